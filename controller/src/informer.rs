@@ -166,6 +166,7 @@ impl<K> Change<K> {
 }
 
 type ChangeHandler<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
+type DeletionHandler<K> = Box<dyn Fn(&K) + Send + Sync>;
 
 /// The writer of a store.
 pub struct Informer<K> {
@@ -173,6 +174,7 @@ pub struct Informer<K> {
     synced: watch::Sender<bool>,
     health: Arc<WatchHealth>,
     handlers: Vec<ChangeHandler<K>>,
+    deletion_handlers: Vec<DeletionHandler<K>>,
     /// Drops fields that no controller reads.
     trim: fn(&mut K),
     /// The list being received, until it is complete.
@@ -214,6 +216,7 @@ where
             synced,
             health,
             handlers: Vec::new(),
+            deletion_handlers: Vec::new(),
             trim,
             list: HashMap::new(),
         };
@@ -223,6 +226,12 @@ where
     /// Adds a handler that is called for every change. It must not block: handlers only queue keys.
     pub fn add_handler(&mut self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {
         self.handlers.push(Box::new(handler));
+    }
+
+    /// Adds a handler for the deletions that the watch reports. Objects that a new list lacks are not among them: a list may
+    /// be older than what was known before. It is called before those for changes, and must not block either.
+    pub fn add_deletion_handler(&mut self, handler: impl Fn(&K) + Send + Sync + 'static) {
+        self.deletion_handlers.push(Box::new(handler));
     }
 
     /// Watches until cancelled. The initial list is streamed, or paged where the server does not stream lists.
@@ -291,6 +300,9 @@ where
                 self.notify(&Change { old, new: Some(new) });
             }
             Event::Delete(object) => {
+                for handler in &self.deletion_handlers {
+                    handler(&object);
+                }
                 let (namespace, name) = key_of(&object);
                 let old = self.write(|objects| {
                     let in_namespace = objects.get_mut(&namespace)?;
@@ -394,6 +406,11 @@ mod tests {
                     .push((name, change.old.is_some(), change.new.is_some()));
             }
         });
+        let deleted = Arc::new(Mutex::new(Vec::new()));
+        informer.add_deletion_handler({
+            let deleted = Arc::clone(&deleted);
+            move |pod: &Pod| deleted.lock().unwrap().push(pod.name().to_owned())
+        });
         let named = |name: &str| pod(&json!({"metadata": {"name": name}}));
         informer.apply(Event::Init);
         informer.apply(Event::InitApply(named("a")));
@@ -420,6 +437,8 @@ mod tests {
             expected.map(|(name, old, new)| (name.to_owned(), old, new))
         );
         assert_eq!(store.in_namespace("shop").len(), 1);
+        // That the list lacks the first one may mean that the list is old.
+        assert_eq!(*deleted.lock().unwrap(), ["b"]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -154,10 +154,15 @@ impl Stores {
         }
     }
 
-    /// Why budgets are not known: their watch has failed for some time, and what is stored may be long past.
+    /// Why budgets are not known: their first list is not complete, or their watch has failed for some time, and what is
+    /// stored may be long past.
     #[must_use]
     pub fn unwatched_budgets(&self) -> Option<String> {
         let failure = self.budgets.failure();
+        if !self.budgets.is_synced() {
+            let cause = failure.map(|failure| failure.cause);
+            return Some(cause.unwrap_or_else(|| "their list is not complete".to_owned()));
+        }
         let failure = failure.filter(|failure| is_missed(Need::Auxiliary, Some(failure)));
         failure.map(|failure| failure.cause)
     }
@@ -340,6 +345,13 @@ mod tests {
         let began = Instant::now();
         stores.wait_until_synced().await;
         assert!(began.elapsed() >= READY_GRACE);
+        assert_eq!(stores.unwatched_budgets().as_deref(), Some("forbidden (403)"));
+        stores.budgets.health().delivered();
+        // It works again, and nothing was listed yet.
+        assert_eq!(
+            stores.unwatched_budgets().as_deref(),
+            Some("their list is not complete")
+        );
     }
 
     #[test]

@@ -4,7 +4,6 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use crate::informer::Change;
 use crate::pod::Pod;
 use crate::sync::lock;
 
@@ -23,18 +22,17 @@ struct Uids {
 }
 
 impl GonePods {
-    /// Learns from a change of a pod that has a request.
-    pub fn observe(&self, change: &Change<Pod>) {
-        let new = change.new.as_deref().map(Pod::uid);
-        let old = change.old.as_deref().map(Pod::uid);
-        let mut uids = lock(&self.0);
-        // A pod that comes back was in a backup from which the cluster was restored.
-        if let Some(uid) = new {
-            uids.known.remove(uid);
+    /// The watch reported the deletion of a pod that has a request. That a list lacks a pod is no such report: a server may
+    /// answer with an old list, and what is told to be gone cannot be taken back.
+    pub fn deleted(&self, pod: &Pod) {
+        if !pod.uid().is_empty() {
+            lock(&self.0).insert(pod.uid().into());
         }
-        if let Some(uid) = old.filter(|&old| !old.is_empty() && new != Some(old)) {
-            uids.insert(uid.into());
-        }
+    }
+
+    /// The pod exists. One that comes back was in a backup from which the cluster was restored.
+    pub fn exists(&self, pod: &Pod) {
+        lock(&self.0).known.remove(pod.uid());
     }
 
     /// Whether the pod with this UID is known to be gone.
@@ -64,24 +62,20 @@ mod tests {
     use crate::fixtures::pod;
     use serde_json::json;
 
-    fn change(old: Option<&str>, new: Option<&str>) -> Change<Pod> {
-        let named = |uid: &str| Arc::new(pod(&json!({"metadata": {"uid": uid}})));
-        Change {
-            old: old.map(named),
-            new: new.map(named),
-        }
+    fn named(uid: &str) -> Pod {
+        pod(&json!({"metadata": {"uid": uid}}))
     }
 
     #[test]
-    fn deleted_and_replaced_pods_are_gone_until_they_come_back() {
+    fn deleted_pods_are_gone_until_they_come_back() {
         let gone = GonePods::default();
-        gone.observe(&change(None, Some("1")));
-        gone.observe(&change(Some("1"), Some("1")));
+        gone.exists(&named("1"));
         assert!(!gone.contains("1"));
-        gone.observe(&change(Some("1"), None));
-        gone.observe(&change(Some("2"), Some("3")));
-        assert!(gone.contains("1") && gone.contains("2") && !gone.contains("3"));
-        gone.observe(&change(None, Some("1")));
+        gone.deleted(&named("1"));
+        gone.deleted(&named(""));
+        gone.exists(&named("2"));
+        assert!(gone.contains("1") && !gone.contains("2") && !gone.contains(""));
+        gone.exists(&named("1"));
         assert!(!gone.contains("1"));
     }
 
@@ -89,7 +83,7 @@ mod tests {
     fn the_last_pods_are_remembered() {
         let gone = GonePods::default();
         for number in 0..=MAX_PODS {
-            gone.observe(&change(Some(&number.to_string()), None));
+            gone.deleted(&named(&number.to_string()));
         }
         assert!(!gone.contains("0") && gone.contains("1") && gone.contains(&MAX_PODS.to_string()));
         let uids = lock(&gone.0);

@@ -393,14 +393,24 @@ pub fn add_handlers(
             queue.add(key_of(&**request));
         }
     });
+    informers.pods.add_deletion_handler({
+        let (requests, gone_pods) = (stores.requests.clone(), Arc::clone(gone_pods));
+        move |pod: &Pod| {
+            if requests.get(pod.namespace(), pod.uid()).is_some() {
+                gone_pods.deleted(pod);
+            }
+        }
+    });
     informers.pods.add_handler({
         let (queue, requests) = (Arc::clone(queue), stores.requests.clone());
         let gone_pods = Arc::clone(gone_pods);
         move |change: &Change<Pod>| {
+            if let Some(pod) = &change.new {
+                gone_pods.exists(pod);
+            }
             // The name of a request is the UID of its pod.
             for pod in change.states() {
                 if requests.get(pod.namespace(), pod.uid()).is_some() {
-                    gone_pods.observe(change);
                     queue.add((pod.namespace().to_owned(), pod.uid().to_owned()));
                 }
             }

@@ -433,8 +433,7 @@ async fn conflict_means_that_the_pod_is_gone_when_it_was_replaced() {
 #[tokio::test]
 async fn pod_that_the_watch_reported_as_deleted_is_not_looked_up() {
     let scenario = Scenario::new(&evicting(), Vec::new(), Vec::new(), accepted());
-    let old = Some(Arc::new(pod()));
-    scenario.gone_pods.observe(&Change { old, new: None });
+    scenario.gone_pods.deleted(&pod());
     scenario.reconcile().await;
     assert_eq!(scenario.calls(), ["PATCH status"]);
     let condition = &scenario.stored()["status"]["conditions"][0];
