@@ -13,12 +13,16 @@ use drydock_proto::kinds::evictioninterceptor::EvictionInterceptor;
 use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::Namespace as KubeNamespace;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use crate::error::ApiError;
 use crate::host::{FollowedKind, Host, HostError, HostEvent, Namespace, Versions};
 
 /// The annotation of a mirror pod, which represents a static pod.
 const MIRROR_ANNOTATION: &str = "/metadata/annotations/kubernetes.io~1config.mirror";
+
+/// How many creates evaluate conditions at a time. An evaluation goes on, and keeps its place, when its request has ended.
+static EVALUATIONS: Semaphore = Semaphore::const_new(4);
 
 /// The rules that register interceptors, and the names that these may have.
 pub trait InterceptorRules: Send + Sync {
@@ -124,11 +128,17 @@ async fn matching(
         return Ok(None);
     };
     let pod = pod.clone();
+    let failed = "the conditions of interceptors could not be evaluated";
+    let place = EVALUATIONS.acquire().await;
+    let place = place.map_err(|error| ApiError::internal(failed).because(error))?;
     // Compiling and evaluating conditions takes milliseconds.
-    let evaluated = tokio::task::spawn_blocking(move || holding(selected, &pod, &namespace)).await;
-    evaluated.map_err(|error| {
-        ApiError::internal("the conditions of interceptors could not be evaluated").because(error)
-    })
+    let evaluated = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        holding(selected, &pod, &namespace)
+    });
+    evaluated
+        .await
+        .map_err(|error| ApiError::internal(failed).because(error))
 }
 
 /// The objects whose conditions hold; `None` if that cannot be told of one.
