@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::evictionrequest::act::RequestWriter;
 use crate::evictionrequest::status;
 use crate::informer::{Change, ObjectKey, key_of};
+use crate::nodemaintenance::drain_plan::entries;
 use crate::nodemaintenance::{node_state, observe};
 use crate::pod::Pod;
 use crate::stores::{Informers, Stores};
@@ -99,7 +100,8 @@ impl Controller {
         (pod.uid() == reference.uid && pod.is_daemon_set_pod()).then_some(pod)
     }
 
-    /// The reason of the maintenance that drains the pod's node; `None` unless the drain targets match the pod.
+    /// The reason of the maintenance that drains the pod's node; `None` unless the drain has reached the pod. This is judged
+    /// as the plans judge it: a pod that they count must also be deleted.
     fn maintenance_reason(&self, pod: &Pod) -> Option<String> {
         let node = self
             .context
@@ -108,10 +110,17 @@ impl Controller {
             .get("", pod.spec.node_name.as_deref()?)?;
         let record = node_state::record(&node)?;
         let draining = record.draining()?;
-        if !observe::pod_properties(pod).is_targeted(&record.targets) {
-            return None;
-        }
-        let maintenance = self.context.stores.maintenances.get("", &draining.name);
+        let maintenances = &self.context.stores.maintenances;
+        let plans: Vec<_> = record
+            .drainers()
+            .filter_map(|one| maintenances.get("", &one.name))
+            .map(|maintenance| entries(&maintenance.spec.drain_plan))
+            .collect();
+        let recorded = entries(&record.targets);
+        observe::pod_properties(pod)
+            .targeted_from(&recorded, plans.iter().map(Vec::as_slice))
+            .filter(|from| from.is_reached(record.reached.as_ref()))?;
+        let maintenance = maintenances.get("", &draining.name);
         let reason = maintenance.map(|maintenance| maintenance.spec.reason.clone());
         Some(
             reason
@@ -213,7 +222,7 @@ pub fn add_handlers(informers: &mut Informers, stores: &Stores, queue: &Arc<Work
         move |change: &Change<Node>| {
             let targets = |node: &Option<Arc<Node>>| {
                 let record = node.as_deref().and_then(node_state::record);
-                record.map(|record| record.targets)
+                record.map(|record| (record.targets, record.reached))
             };
             if targets(&change.old) == targets(&change.new) {
                 return;

@@ -1,7 +1,7 @@
 use super::*;
-use crate::fixtures::{ReceivedRequest, api_double, clock_at, context, empty_stores, typed};
+use crate::fixtures::{ReceivedRequest, api_double, clock_at, context, empty_stores, merge, typed};
 use crate::informer::Store;
-use drydock_proto::kinds::nodemaintenance::STATUS_ANNOTATION;
+use drydock_proto::kinds::nodemaintenance::{PodType, STATUS_ANNOTATION};
 use serde_json::{Value, json};
 
 /// The calls for a pod without tolerations.
@@ -22,18 +22,35 @@ async fn calls_to(
     tolerations: &Value,
     respond: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
 ) -> Vec<ReceivedRequest> {
-    let record = json!({
-        "maintenances": [{"name": "m", "stage": "Drain"}],
-        "targets": [{"podType": "DaemonSet", "podPriority": target}],
-    });
+    let plan = json!([{"podType": "DaemonSet", "podPriority": target}]);
+    let record = json!({"maintenances": [{"name": "m", "stage": "Drain"}], "targets": plan});
+    calls_for(
+        &record,
+        &plan,
+        entry,
+        &json!({"spec": {"tolerations": tolerations}}),
+        respond,
+    )
+    .await
+}
+
+/// The same with this record of the node, this drain plan of its maintenance, and the pod changed by a merge patch.
+async fn calls_for(
+    record: &Value,
+    plan: &Value,
+    entry: &Value,
+    patch: &Value,
+    respond: impl Fn(&ReceivedRequest) -> (u16, Value) + Send + Sync + 'static,
+) -> Vec<ReceivedRequest> {
     let node = json!({"metadata": {"name": "one", "annotations": {STATUS_ANNOTATION: record.to_string()}}});
-    let pod = json!({
+    let mut pod = json!({
         "metadata": {
             "name": "agent", "namespace": "shop", "uid": "uid-1",
             "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agents", "uid": "2", "controller": true}],
         },
-        "spec": {"nodeName": "one", "tolerations": tolerations, "priority": 2000, "terminationGracePeriodSeconds": 60},
+        "spec": {"nodeName": "one", "priority": 2000, "terminationGracePeriodSeconds": 60},
     });
+    merge(&mut pod, patch);
     let request = json!({
         "metadata": {"name": "uid-1", "namespace": "shop", "resourceVersion": "1"},
         "spec": {"target": {"pod": {"name": "agent", "uid": "uid-1"}}, "requesters": [{"name": "nodemaintenance.k8s.io"}]},
@@ -43,7 +60,7 @@ async fn calls_to(
             "interceptors": [entry],
         },
     });
-    let maintenance = json!({"metadata": {"name": "m"}, "spec": {"stage": "Drain", "reason": "OS upgrade"}});
+    let maintenance = json!({"metadata": {"name": "m"}, "spec": {"stage": "Drain", "reason": "OS upgrade", "drainPlan": plan}});
     let (clients, received) = api_double(respond);
     let stores = Stores {
         requests: Store::synced_with(vec![typed(request)]),
@@ -133,6 +150,41 @@ async fn pod_that_tolerates_the_drain_taint_is_not_deleted() {
     let tolerations = json!([{"operator": "Exists"}]);
     let received = calls_with(2000, &json!({"name": DAEMON_SET_INTERCEPTOR}), &tolerations).await;
     assert_eq!(received, []);
+}
+
+/// The record states the entry that leaves pods out with the priority of the entry for all.
+#[tokio::test]
+async fn only_pods_that_a_plan_leaves_alone_are_not_deleted() {
+    let leaves_out = |priority: i32| {
+        json!({
+            "podType": "DaemonSet", "podPriority": priority,
+            "podSelector": {
+                "matchLabels": {"app": "x"},
+                "matchExpressions": [
+                    {"key": "cluster.x-k8s.io/drain", "operator": "NotIn", "values": ["skip"]},
+                ],
+            },
+        })
+    };
+    let all = json!({"podType": "DaemonSet", "podPriority": i32::MAX});
+    let plan = json!([all, leaves_out(1000)]);
+    let reached = json!({"podType": PodType::DaemonSet.rank(), "priority": i32::MAX, "isBare": true});
+    let record = json!({
+        "maintenances": [{"name": "m", "stage": "Drain"}],
+        "targets": [all, leaves_out(i32::MAX)],
+        "reached": reached,
+    });
+    let entry = json!({"name": DAEMON_SET_INTERCEPTOR});
+    for (priority, is_deleted) in [(1000, false), (1001, true), (2_000_001_000, true)] {
+        let labels = json!({"app": "x", "cluster.x-k8s.io/drain": "skip"});
+        let patch = json!({"metadata": {"labels": labels}, "spec": {"priority": priority}});
+        let received = calls_for(&record, &plan, &entry, &patch, |request| {
+            (200, request.body.clone())
+        })
+        .await;
+        let is_any = received.iter().any(|received| received.method == "DELETE");
+        assert_eq!(is_any, is_deleted, "{priority}");
+    }
 }
 
 #[tokio::test]

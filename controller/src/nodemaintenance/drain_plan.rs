@@ -36,6 +36,26 @@ pub struct PlanPosition {
     pub selector: String,
 }
 
+/// From when a pod is a drain target.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TargetedFrom {
+    /// It matches recorded targets of its node, and stays a target.
+    Always,
+    /// From when the node's level reaches this position.
+    Level(PlanPosition),
+}
+
+impl TargetedFrom {
+    /// Whether a node that has reached this level has targeted the pod.
+    #[must_use]
+    pub fn is_reached(&self, level: Option<&PlanPosition>) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Level(position) => level.is_some_and(|level| position <= level),
+        }
+    }
+}
+
 /// An entry of a drain plan.
 #[derive(Debug, Clone)]
 pub struct Entry {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use drydock_proto::kinds::nodemaintenance::{DrainPlanEntry, NodeMaintenanceStatus, Stage};
+use drydock_proto::kinds::nodemaintenance::{NodeMaintenanceStatus, Stage};
 use jiff::Timestamp;
 
-use super::drain_plan::{Entry, entries};
+use super::drain_plan::{Entry, TargetedFrom};
 use super::node_state::{NodeAction, NodeRecord};
 use super::shared::Shared;
 use super::successor::Life;
@@ -190,10 +190,33 @@ impl PodProperties {
         entry.matches(self.pod_type, self.priority, &self.labels)
     }
 
-    /// Whether one of the drain targets matches the pod and the pod is not left alone.
+    /// Whether the plan leaves the pod alone. Other plans may ask it to leave.
     #[must_use]
-    pub fn is_targeted(&self, targets: &[DrainPlanEntry]) -> bool {
-        !self.is_tolerant_daemon_set_pod && entries(targets).iter().any(|entry| self.is_matched_by(entry))
+    pub fn is_spared_by(&self, plan: &[Entry]) -> bool {
+        plan.iter()
+            .any(|entry| entry.spares(self.pod_type, self.priority, &self.labels))
+    }
+
+    /// From when the pod is a drain target of its node, with the targets that are recorded there and the plans that drain it;
+    /// `None` if it is none. The record lacks the entries that are not reached and states those that are with raised
+    /// priorities, so which pods are left alone is up to the plans.
+    #[must_use]
+    pub fn targeted_from<'a>(
+        &self,
+        recorded: &[Entry],
+        plans: impl Iterator<Item = &'a [Entry]> + Clone,
+    ) -> Option<TargetedFrom> {
+        if self.is_tolerant_daemon_set_pod {
+            return None;
+        }
+        let is_recorded = recorded.iter().any(|entry| self.is_matched_by(entry));
+        if is_recorded && !plans.clone().any(|plan| self.is_spared_by(plan)) {
+            return Some(TargetedFrom::Always);
+        }
+        plans
+            .filter_map(|plan| plan.iter().find(|entry| self.is_matched_by(entry)))
+            .map(|entry| TargetedFrom::Level(entry.position.clone()))
+            .min()
     }
 }
 

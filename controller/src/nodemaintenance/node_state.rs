@@ -47,11 +47,16 @@ impl NodeRecord {
         names.join(", ")
     }
 
-    /// The first maintenance that drains the node and has not vanished.
+    /// The maintenances that drain the node and have not vanished, the oldest first.
+    pub fn drainers(&self) -> impl Iterator<Item = &HoldingMaintenance> {
+        let named = self.maintenances.iter();
+        named.filter(|one| one.stage == Stage::Drain && !self.vanished.contains(&one.name))
+    }
+
+    /// The first of these.
     #[must_use]
     pub fn draining(&self) -> Option<&HoldingMaintenance> {
-        let mut named = self.maintenances.iter();
-        named.find(|one| one.stage == Stage::Drain && !self.vanished.contains(&one.name))
+        self.drainers().next()
     }
 
     /// Whether the node is drained.

@@ -9,7 +9,7 @@ use drydock_proto::kinds::nodemaintenance::{DrainPlanEntry, PodType};
 use jiff::Timestamp;
 
 use super::returning::{Returning, ReturningByController, count_lives, drain_start};
-use crate::nodemaintenance::drain_plan::{Entry, PlanPosition, entries};
+use crate::nodemaintenance::drain_plan::{Entry, PlanPosition, TargetedFrom, entries};
 use crate::nodemaintenance::model::{ClusterState, Maintenance, PodFacts, StaticPods};
 use crate::nodemaintenance::node_state::DRAINED_MESSAGE;
 
@@ -44,15 +44,6 @@ pub(super) struct DrainProgress<'a> {
     pub(super) next: Option<Timestamp>,
 }
 
-/// From when a pod is a drain target.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum TargetedFrom {
-    /// It matches recorded targets of its node, and stays a target.
-    Always,
-    /// From when the node's level reaches this position.
-    Level(PlanPosition),
-}
-
 /// The progress of one node.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeProgress<'a> {
@@ -76,11 +67,9 @@ pub(super) struct NodeProgress<'a> {
 impl<'a> NodeProgress<'a> {
     /// Whether a targeted pod is left.
     pub(super) fn has_targeted_pods(&self) -> bool {
-        match (&self.next_target, &self.level) {
-            (Some(TargetedFrom::Always), _) => true,
-            (Some(TargetedFrom::Level(position)), Some(level)) => position <= level,
-            _ => false,
-        }
+        self.next_target
+            .as_ref()
+            .is_some_and(|next| next.is_reached(self.level.as_ref()))
     }
 
     pub(super) fn is_drained(&self) -> bool {
@@ -219,11 +208,8 @@ impl<'a> DrainProgress<'a> {
     /// Whether the pod, with this index in the cluster state, is to leave at the level that its node has reached.
     pub(super) fn is_targeted(&self, index: usize, pod: &PodFacts) -> bool {
         let level = self.nodes.get(pod.node).and_then(|node| node.level.as_ref());
-        match (self.targeted_from.get(index).and_then(Option::as_ref), level) {
-            (Some(TargetedFrom::Always), _) => true,
-            (Some(TargetedFrom::Level(position)), Some(level)) => position <= level,
-            _ => false,
-        }
+        let from = self.targeted_from.get(index).and_then(Option::as_ref);
+        from.is_some_and(|from| from.is_reached(level))
     }
 
     /// Whether the pod was created after the drain of its node began.
@@ -290,33 +276,20 @@ impl<'a> DrainProgress<'a> {
 
     /// Whether a plan leaves the pod alone. It is then no pod that is left to drain.
     fn is_spared(&self, pod: &PodFacts) -> bool {
-        let drainers = self.drainers_of(pod.node).iter();
-        drainers
-            .filter_map(|drainer| self.maintenance(*drainer))
-            .flat_map(|maintenance| maintenance.entries.iter())
-            .any(|entry| entry.spares(pod.pod_type, pod.priority, &pod.labels))
+        self.plans_of(pod.node).any(|plan| pod.is_spared_by(plan))
+    }
+
+    /// The plans that drain a node.
+    fn plans_of(&self, node: usize) -> impl Iterator<Item = &'a [Entry]> + Clone {
+        let drainers = self.drainers_of(node).iter();
+        drainers.filter_map(|drainer| Some(self.maintenance(*drainer)?.entries.as_slice()))
     }
 
     fn find_targeted_from(&self, pod: &PodFacts) -> Option<TargetedFrom> {
-        let drainers = self.drainers_of(pod.node);
-        if drainers.is_empty() || pod.is_terminal || pod.is_tolerant_daemon_set_pod {
+        if self.drainers_of(pod.node).is_empty() || pod.is_terminal {
             return None;
         }
-        if self
-            .recorded_targets(pod.node)
-            .iter()
-            .any(|entry| pod.is_matched_by(entry))
-        {
-            return Some(TargetedFrom::Always);
-        }
-        drainers
-            .iter()
-            .filter_map(|drainer| {
-                let entries = &self.maintenance(*drainer)?.entries;
-                entries.iter().find(|entry| pod.is_matched_by(entry))
-            })
-            .map(|entry| TargetedFrom::Level(entry.position.clone()))
-            .min()
+        pod.targeted_from(self.recorded_targets(pod.node), self.plans_of(pod.node))
     }
 
     /// Raises the levels of nodes until none changes.

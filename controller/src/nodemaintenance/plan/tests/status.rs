@@ -99,6 +99,38 @@ fn pods_that_a_plan_leaves_alone_stay_and_do_not_count() {
     );
 }
 
+/// The entry that leaves them out is not reached, so the record of the node does not say that they are left alone.
+#[test]
+fn pods_that_a_plan_leaves_alone_stay_when_earlier_entries_are_recorded() {
+    let selected = |priority, selector: serde_json::Value| DrainPlanEntry {
+        pod_selector: Some(serde_json::from_value(selector).unwrap()),
+        ..default(priority)
+    };
+    let skip = json!({"matchExpressions": [{"key": "cluster.x-k8s.io/drain", "operator": "NotIn", "values": ["skip"]}]});
+    let plan = [
+        selected(2000, json!({"matchLabels": {"app": "y"}})),
+        selected(i32::MAX, skip),
+    ];
+    let mut cluster = Cluster::default();
+    let node = cluster.node("one");
+    let maintenance = cluster.maintenance("m", &[node], &plan);
+    cluster.pods(node, 2, 0);
+    for pod in &mut cluster.state.pods {
+        pod.labels.insert("app".to_owned(), "y".to_owned());
+    }
+    let left_alone = &mut cluster.state.pods[1].labels;
+    left_alone.insert("cluster.x-k8s.io/drain".to_owned(), "skip".to_owned());
+    for _ in 0..2 {
+        cluster.settle();
+        let requested: Vec<&String> = cluster.state.requests.keys().collect();
+        assert_eq!(requested, ["uid-1"]);
+    }
+    cluster.leave(node, 1);
+    cluster.settle();
+    assert_eq!(cluster.status(maintenance).conditions[0].status, "True");
+    assert_eq!(cluster.state.requests.len(), 1, "that of the pod that left");
+}
+
 #[test]
 fn static_pods_count_against_drained_only_when_required() {
     for (static_pods, state) in [(StaticPods::Reported, "True"), (StaticPods::Required, "False")] {
