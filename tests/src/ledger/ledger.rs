@@ -1,6 +1,6 @@
 //! Acknowledged writes in the order of their revisions.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use drydock_storage::conformance::watch_checker::{
     Digest, Forgotten, Kind, Rule, SelectedEvents, Stored, Violation,
@@ -39,8 +39,9 @@ pub struct Ledger {
     acknowledged: BTreeMap<u64, Event>,
     /// Observed, but not acknowledged yet.
     early: HashMap<u64, Event>,
-    /// Deletions acknowledged but not observed yet: each object's, and the revision that its own must exceed.
-    removals: HashMap<u32, u64>,
+    /// Deletions acknowledged but not observed yet: those of each object, in their order, as the revisions that theirs must
+    /// exceed. An object may be created and deleted again before the watch of everything sees its first deletion.
+    removals: HashMap<u32, VecDeque<u64>>,
     /// Deletions observed but not acknowledged yet, and their revision.
     early_removals: HashMap<u32, u64>,
 }
@@ -96,7 +97,8 @@ impl Ledger {
     /// The number of writes that were acknowledged but not observed, or the reverse.
     #[must_use]
     pub fn unsettled(&self) -> usize {
-        self.acknowledged.len() + self.early.len() + self.removals.len() + self.early_removals.len()
+        let removals: usize = self.removals.values().map(VecDeque::len).sum();
+        self.acknowledged.len() + self.early.len() + removals + self.early_removals.len()
     }
 
     /// Records the response of a create or a change.
@@ -140,7 +142,7 @@ impl Ledger {
             Some(revision) if revision > beyond => Ok(()),
             Some(revision) => Err(removed_too_early(object, revision, beyond)),
             None => {
-                self.removals.insert(object, beyond);
+                self.removals.entry(object).or_default().push_back(beyond);
                 Ok(())
             }
         }
@@ -190,10 +192,20 @@ impl Ledger {
         }
     }
 
+    /// Takes the first acknowledged deletion of an object that was not observed.
+    fn first_removal(&mut self, object: u32) -> Option<u64> {
+        let removals = self.removals.get_mut(&object)?;
+        let first = removals.pop_front();
+        if removals.is_empty() {
+            self.removals.remove(&object);
+        }
+        first
+    }
+
     /// Matches an observed event with its acknowledgement.
     fn settle(&mut self, event: Event) -> Result<(), Violation> {
         if event.kind == Kind::Deleted {
-            return match self.removals.remove(&event.key) {
+            return match self.first_removal(event.key) {
                 Some(beyond) if event.revision <= beyond => {
                     Err(removed_too_early(event.key, event.revision, beyond))
                 }
@@ -470,6 +482,22 @@ mod tests {
             };
             assert_eq!(found.unwrap_err().rule, Rule::Acknowledged);
         }
+    }
+
+    /// The watch of everything may be of a server that stands still while an object lives twice.
+    #[test]
+    fn two_deletions_may_be_acknowledged_before_the_first_is_observed() {
+        let mut ledger = Ledger::new(2, 1, &[], 10);
+        let twice = life().into_iter().chain([event(16, Kind::Deleted, 1, 2, 0)]);
+        let events: Vec<Event> = twice.collect();
+        for it in &events {
+            acknowledge(&mut ledger, *it).unwrap();
+        }
+        for it in &events {
+            ledger.observe(Frame::Event(*it)).unwrap();
+        }
+        assert_eq!(ledger.unsettled(), 0);
+        ledger.close().unwrap();
     }
 
     #[test]

@@ -281,7 +281,11 @@ async fn files_and_manifests_of_the_pages_are_accepted() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
-    for manifest in blocks(&page("docs/admission.md")?, "yaml") {
+    let admission = page("docs/admission.md")?;
+    let (files, manifests): (Vec<_>, Vec<_>) = blocks(&admission, "yaml")
+        .into_iter()
+        .partition(|block| block.contains("kind: AdmissionConfiguration"));
+    for manifest in manifests {
         let arguments = ["create", "--dry-run=server", "--validate=strict", "-f", "-"];
         let output = stage.kubectl().run_with_input(&arguments, manifest).await?;
         let error = String::from_utf8_lossy(&output.stderr);
@@ -303,6 +307,13 @@ async fn files_and_manifests_of_the_pages_are_accepted() -> Result<()> {
         ensure!(files.len() == 1 && page.contains(&format!("--{flag}")), "{name}");
         flags.push(format!("--{flag}={}", path.display()));
     }
+    let path = folder.path().join("admission.yaml");
+    let kubeconfig = stage.control_plane().somebody_kubeconfig();
+    let file = files.first().context("a file")?;
+    let shown = "/etc/drydock/webhooks.kubeconfig";
+    ensure!(files.len() == 1 && file.contains(shown), "{files:?}");
+    std::fs::write(&path, file.replace(shown, &kubeconfig.display().to_string()))?;
+    flags.push(format!("--admission-control-config-file={}", path.display()));
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     // It does not become ready with a file that it does not understand.
     Server::start_with(stage.drydock, "files-of-the-pages", &flags)
