@@ -15,6 +15,7 @@ pub mod decide;
 pub mod outages;
 pub mod review;
 pub mod shares;
+pub mod stall;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::Api;
 use kube::api::PostParams;
 use tokio::sync::OnceCell;
+use tokio::time::{Instant, timeout_at};
 
 use crate::api::{Clients, Error, call};
 use crate::context::Context;
@@ -48,6 +50,7 @@ use decide::{Declared, Pass, Verdict, Wait, by_declaration, by_request, passes_a
 use outages::Outages;
 use review::{Answer, Review};
 use shares::Shares;
+use stall::Stall;
 
 /// Under which names the bridge requests evictions.
 pub const PARTY: Party = Party {
@@ -63,8 +66,10 @@ const DEADLINE: Duration = Duration::from_millis(1800);
 const MAX_BODY_BYTES: usize = 128 * 1024;
 /// How many bodies are received at a time. Others wait for their turn until their deadline.
 const MAX_BODIES: usize = 512;
-/// The deadline of the write of a request: it leaves time to answer that it was not written.
+/// The most time for the write of a request.
 const WRITE_DEADLINE: Duration = Duration::from_secs(1);
+/// The time before the deadline of a review in which nothing is written any more, to answer that it was not.
+const ANSWER_TIME: Duration = Duration::from_millis(100);
 /// How many reviews are answered at a time; others wait likewise.
 const MAX_REVIEWS: usize = 512;
 /// Writes of requests a second, and at once. Beyond that clients are told to try again.
@@ -103,6 +108,7 @@ pub struct Bridge {
     places: Shares,
     writes: TokenBucket,
     outages: Outages,
+    stall: Stall,
     own_name: OnceCell<String>,
 }
 
@@ -171,6 +177,7 @@ impl Bridge {
             bodies: Shares::new(MAX_BODIES),
             places: Shares::new(MAX_REVIEWS),
             outages: Outages::new(PATIENCE),
+            stall: Stall::default(),
             own_name: OnceCell::new(),
         }
     }
@@ -183,11 +190,13 @@ impl Bridge {
         if request.method() != Method::POST {
             return response(StatusCode::METHOD_NOT_ALLOWED, "only POST\n".to_owned());
         }
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         let answered = match self.admits(peer) {
-            Ok(()) => tokio::time::timeout(DEADLINE, self.read_and_answer(request.into_body(), peer.address))
-                .await
-                .unwrap_or(Err(Failure::Late)),
+            Ok(()) => {
+                let deadline = began + DEADLINE;
+                self.read_and_answer(request.into_body(), peer.address, deadline)
+                    .await
+            }
             Err(failure) => Err(failure),
         };
         let metrics = &self.context.metrics;
@@ -221,22 +230,53 @@ impl Bridge {
     }
 
     /// A client that sends slowly takes a place among those that send, and none among those that are answered.
-    async fn read_and_answer<B>(&self, body: B, address: IpAddr) -> Result<(&'static str, String), Failure>
+    async fn read_and_answer<B>(
+        &self,
+        body: B,
+        address: IpAddr,
+        deadline: Instant,
+    ) -> Result<(&'static str, String), Failure>
     where
         B: Body<Data: Send, Error: std::error::Error + Send + Sync + 'static> + Send,
     {
-        let reading = self.bodies.take(address).await;
-        let body = Limited::new(body, MAX_BODY_BYTES).collect().await;
-        let body = body.map_err(|_| Failure::Body)?.to_bytes();
-        let review = review::decode(&body)?;
-        drop((body, reading));
-        let _place = self.places.take(address).await;
-        let (outcome, answer) = self.answer(&review).await?;
+        let read = async {
+            let _reading = self.bodies.take(address).await;
+            let body = Limited::new(body, MAX_BODY_BYTES).collect().await;
+            let body = body.map_err(|_| Failure::Body)?.to_bytes();
+            Ok::<_, Failure>(review::decode(&body)?)
+        };
+        let review = timeout_at(deadline, read).await.unwrap_or(Err(Failure::Late))?;
+        let answered = async {
+            let _place = self.places.take(address).await;
+            self.answer_until(deadline, &review).await
+        };
+        let answered = timeout_at(deadline, answered).await;
+        let (outcome, answer) = answered.unwrap_or_else(|_| self.answer_late(&review))?;
         Ok((outcome, review::encode(&review.uid, &answer)))
     }
 
-    /// The outcome, for metrics, and the answer to one review.
-    async fn answer(&self, review: &Review) -> Result<(&'static str, Answer), Failure> {
+    /// The answer to a review whose deadline has come. The pod may have interceptors, so that its eviction is refused as long as
+    /// it is while its request cannot be written.
+    fn answer_late(&self, review: &Review) -> Result<(&'static str, Answer), Failure> {
+        let pod = self.context.stores.pods.get(&review.namespace, &review.pod);
+        let pod = pod.filter(|pod| passes_anyway(pod, review.precondition.as_deref()).is_none());
+        let now = self.context.clock.now();
+        if review.is_dry_run || !pod.is_some_and(|pod| self.outages.is_bearable(pod.uid(), now)) {
+            return Err(Failure::Late);
+        }
+        let message = format!(
+            "whether pod {}/{} can be evicted was not found out in time",
+            review.namespace, review.pod
+        );
+        Ok(("refused", later(message)))
+    }
+
+    /// The outcome, for metrics, and the answer to one review. Its write ends before the deadline; the caller ends the rest.
+    async fn answer_until(
+        &self,
+        deadline: Instant,
+        review: &Review,
+    ) -> Result<(&'static str, Answer), Failure> {
         if !self.context.stores.unsynced().is_empty() {
             return Err(Failure::NotReady);
         }
@@ -256,7 +296,10 @@ impl Bridge {
             None => by_declaration(self.declared(&pod).await?),
         };
         match verdict {
-            Verdict::Pass(pass) => passed(pass),
+            Verdict::Pass(pass) => {
+                self.outages.over(pod.uid());
+                passed(pass)
+            }
             Verdict::Refuse(excess) => {
                 let message = format!(
                     "pod {}/{} cannot be requested to leave, since {excess}",
@@ -271,7 +314,7 @@ impl Bridge {
                 let warning = Some(warning);
                 Ok(("dry_run", Answer::Allow { warning }))
             }
-            Verdict::Wait(wait) => self.wait(review, &pod, request.as_deref(), &wait).await,
+            Verdict::Wait(wait) => self.wait(deadline, review, &pod, request.as_deref(), &wait).await,
         }
     }
 
@@ -322,6 +365,7 @@ impl Bridge {
     /// Makes sure that the pod is requested to leave, and answers that it will.
     async fn wait(
         &self,
+        deadline: Instant,
         review: &Review,
         pod: &Pod,
         request: Option<&EvictionRequest>,
@@ -340,7 +384,8 @@ impl Bridge {
                 let message = format!("the eviction request of pod {name} is being deleted");
                 return Ok(("refused", later(message)));
             }
-            if !self.writes.take(now) {
+            let is_stalled = self.stall.is_on();
+            if !is_stalled && !self.writes.take(now) {
                 let message = format!("too many evictions begin at a time, among them that of pod {name}");
                 return Ok(("throttled", later(message)));
             }
@@ -348,9 +393,11 @@ impl Bridge {
             let ended = request.filter(|request| request.is_finished());
             let target = Target::of(pod, &self.context.labels);
             let write = PARTY.request(&self.clients.drydock, &target, &asked, ended);
-            let written = tokio::time::timeout(WRITE_DEADLINE, write)
-                .await
-                .unwrap_or(Err(Error::Timeout));
+            let written = if is_stalled {
+                Err(Error::Timeout)
+            } else {
+                self.write_until(deadline, write).await
+            };
             if let Err(error) = self.note(written, pod.uid(), now)? {
                 let message =
                     format!("the eviction of pod {name} cannot be requested at the moment: {error}");
@@ -365,6 +412,8 @@ impl Bridge {
             if write != "renewed" {
                 self.context.metrics.count_evacuation(PARTY.requester);
             }
+        } else {
+            self.outages.over(pod.uid());
         }
         let answer = Answer::Later {
             message: wait.message(&name),
@@ -377,6 +426,27 @@ impl Bridge {
             },
         };
         Ok(("waiting", answer))
+    }
+
+    /// Writes, unless no time is left for it.
+    async fn write_until(
+        &self,
+        deadline: Instant,
+        write: impl Future<Output = Result<(), Error>>,
+    ) -> Result<(), Error> {
+        let now = Instant::now();
+        let until = deadline.checked_sub(ANSWER_TIME).unwrap_or(now);
+        if until <= now {
+            return Err(Error::Timeout);
+        }
+        if let Ok(written) = timeout_at(until.min(now + WRITE_DEADLINE), write).await {
+            self.stall.end();
+            return written;
+        }
+        if now + WRITE_DEADLINE <= until {
+            self.stall.begin();
+        }
+        Err(Error::Timeout)
     }
 
     /// Judges a write: done, or refused for now. While writes fail, evictions are refused for a minute, so that a moment

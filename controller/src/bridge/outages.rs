@@ -11,6 +11,9 @@ use crate::sync::lock;
 /// How many pods are known at most. Further ones share the time of the pod that has waited longest.
 const MOST: usize = 4096;
 
+/// How long it is remembered that a pod waits for which nobody asks any more. Some programs ask again after many minutes.
+const MEMORY: SignedDuration = SignedDuration::from_hours(1);
+
 /// When the writes for a pod failed first and last.
 #[derive(Debug, Clone, Copy)]
 struct Outage {
@@ -35,21 +38,21 @@ impl Outages {
         }
     }
 
-    /// A write for the pod succeeded.
+    /// The request of the pod is written, or need not be.
     pub fn over(&self, uid: &str) {
         lock(&self.pods).remove(uid);
     }
 
-    /// A write for the pod failed. Whether it is to be waited for. One that nobody asked about for as long as the patience lasts
-    /// begins anew.
+    /// A write for the pod failed. Whether it is to be waited for. One that nobody asked about for an hour begins anew; where too
+    /// many pods are known, one that nobody asked about for as long as the patience lasts makes room.
     #[must_use]
     pub fn is_bearable(&self, uid: &str, now: Timestamp) -> bool {
         let mut pods = lock(&self.pods);
-        let is_current = |outage: &Outage| now.duration_since(outage.last) < self.patience;
+        let is_within = |outage: &Outage, span| now.duration_since(outage.last) < span;
         if !pods.contains_key(uid) && pods.len() >= MOST {
-            pods.retain(|_, outage| is_current(outage));
+            pods.retain(|_, outage| is_within(outage, self.patience));
         }
-        let first = match pods.get(uid).filter(|outage| is_current(outage)) {
+        let first = match pods.get(uid).filter(|outage| is_within(outage, MEMORY)) {
             Some(outage) => outage.first,
             None if pods.len() >= MOST && !pods.contains_key(uid) => {
                 let longest = pods.values().map(|outage| outage.first).min();
@@ -79,7 +82,20 @@ mod tests {
         assert!(outages.is_bearable("b", at(109)) && !outages.is_bearable("b", at(110)));
         outages.over("b");
         assert!(outages.is_bearable("b", at(111)), "it was written in between");
-        assert!(outages.is_bearable("a", at(120)), "nobody asked for a minute");
+        assert!(!outages.is_bearable("a", at(120)));
+        assert!(outages.is_bearable("a", at(3720)), "nobody asked for an hour");
+    }
+
+    #[test]
+    fn who_asks_seldom_is_not_refused_for_ever() {
+        for pause in [60, 300, 3599] {
+            let outages = Outages::new(SignedDuration::from_secs(60));
+            assert!(outages.is_bearable("a", at(0)));
+            assert!(
+                (1..10).all(|time| !outages.is_bearable("a", at(time * pause))),
+                "{pause}"
+            );
+        }
     }
 
     #[test]

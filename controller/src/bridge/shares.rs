@@ -1,5 +1,6 @@
 //! Places that are shared between client addresses: an address gets another one as long as it has fewer than are free. So a
-//! single address never has more than half of all, and a new one always finds some.
+//! single address never has more than half of all, two never more than three quarters, and each further one at most half of what
+//! is left. As many addresses as the number of places has binary digits can take all.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use drydock_machinery::clock::ManualClock;
@@ -92,6 +93,12 @@ fn finished(type_: &str) -> Value {
     json!({"status": {"conditions": [{
         "type": type_, "status": "True", "reason": "X", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z",
     }]}})
+}
+
+impl Bridge {
+    async fn answer(&self, review: &Review) -> Result<(&'static str, Answer), Failure> {
+        self.answer_until(Instant::now() + DEADLINE, review).await
+    }
 }
 
 fn review(patch: &Value) -> Review {
@@ -389,18 +396,21 @@ async fn slow_posts_of_one_address_take_no_place_of_others() {
     assert_eq!(slow.status(), StatusCode::GATEWAY_TIMEOUT);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_write_that_hangs_is_answered_in_time() {
+/// A bridge over the pod `web`, which has interceptors, where calls with this method never end, and its clock.
+fn hanging(method: Method) -> (Bridge, Arc<ManualClock>) {
     let clock = clock_at(0);
-    let service = tower::service_fn(|request: http::Request<kube::client::Body>| async move {
-        if request.method() == http::Method::PATCH {
-            std::future::pending::<()>().await;
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let hangs = request.method() == method;
+        async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            let body = json!({"status": {"userInfo": {"username": OWN}}}).to_string();
+            http::Response::builder()
+                .status(201)
+                .body(kube::client::Body::from(body.into_bytes()))
+                .map_err(kube::Error::HttpError)
         }
-        let body = json!({"status": {"userInfo": {"username": OWN}}}).to_string();
-        http::Response::builder()
-            .status(201)
-            .body(kube::client::Body::from(body.into_bytes()))
-            .map_err(kube::Error::HttpError)
     });
     let client = kube::Client::new(service, "default");
     let clients = Clients {
@@ -408,9 +418,74 @@ async fn a_write_that_hangs_is_answered_in_time() {
         drydock: client,
     };
     let context = context(stores(&intercepted(), None), clients.clone(), &clock);
-    let bridge = Bridge::new(context, clients, Arc::default(), options());
-    let answered = tokio::time::timeout(DEADLINE, bridge.answer(&review(&json!({})))).await;
-    assert_eq!(answered.unwrap().unwrap().0, "refused");
+    (Bridge::new(context, clients, Arc::default(), options()), clock)
+}
+
+/// Posts the same review so many times at once from one address. The answers, by status and code, and how many of each there
+/// are, all within the deadline.
+async fn post(bridge: &Arc<Bridge>, count: usize) -> BTreeMap<(u16, u64), usize> {
+    let mut posts = tokio::task::JoinSet::new();
+    for _ in 0..count {
+        let bridge = Arc::clone(bridge);
+        posts.spawn(async move {
+            let peer = Peer {
+                address: IpAddr::from([10, 0, 0, 1]),
+                certificate_name: None,
+            };
+            let body = Full::<Bytes>::from(review::tests::body(&json!({})));
+            let request = Request::post(PATH).body(body).unwrap();
+            let response = bridge.respond(request, &peer).await;
+            let status = response.status().as_u16();
+            let body = response.into_body().collect().await.unwrap().to_bytes();
+            let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let code = &body["response"]["status"]["code"];
+            (status, code.as_u64().unwrap_or_default())
+        });
+    }
+    let began = Instant::now();
+    let mut answers = BTreeMap::new();
+    for answer in posts.join_all().await {
+        *answers.entry(answer).or_default() += 1;
+    }
+    assert!(began.elapsed() <= DEADLINE, "{:?}", began.elapsed());
+    answers
+}
+
+#[tokio::test(start_paused = true)]
+async fn evictions_are_refused_while_writes_hang() {
+    let (bridge, clock) = hanging(Method::PATCH);
+    let bridge = Arc::new(bridge);
+    // More than have places at once.
+    assert_eq!(post(&bridge, 1000).await, [((200, 429), 1000)].into());
+    // Meanwhile nothing is written, so that nobody waits.
+    let began = Instant::now();
+    assert_eq!(post(&bridge, 1000).await, [((200, 429), 1000)].into());
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(post(&bridge, 1000).await, [((200, 429), 1000)].into());
+    assert_eq!(began.elapsed(), Duration::from_secs(3), "it is tried again");
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(post(&bridge, 1000).await, [((500, 0), 1000)].into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn evictions_are_refused_for_a_minute_while_the_host_hangs() {
+    let (bridge, clock) = hanging(Method::POST);
+    let bridge = Arc::new(bridge);
+    assert_eq!(post(&bridge, 1000).await, [((200, 429), 1000)].into());
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(post(&bridge, 1000).await, [((504, 0), 1000)].into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_has_the_time_that_is_left() {
+    let (bridge, _) = hanging(Method::PATCH);
+    let began = Instant::now();
+    let review = review(&json!({}));
+    let answered = bridge.answer_until(began + Duration::from_millis(300), &review);
+    assert_eq!(answered.await.unwrap().0, "refused");
+    assert_eq!(began.elapsed(), Duration::from_millis(200));
+    assert!(!bridge.stall.is_on(), "others have more time");
 }
 
 #[tokio::test]
