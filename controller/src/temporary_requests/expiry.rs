@@ -18,7 +18,7 @@ use crate::work_queue::{Outcome, WorkQueue};
 pub struct Controller {
     context: Arc<Context>,
     party: Party,
-    /// How long a request lives that does not say until when.
+    /// How long a request lives whose annotation cannot be read.
     lifetime: Duration,
 }
 
@@ -80,9 +80,13 @@ impl Controller {
     }
 }
 
-/// When the party leaves the request; `None` if it is no requester, or cannot leave.
+/// When the party leaves the request; `None` if it is no requester, or cannot leave. Others may use the name of its requester:
+/// only the annotation says that the request is its own.
 fn expires_at(request: &EvictionRequest, party: Party, lifetime: Duration) -> Option<Timestamp> {
-    if !party.is_requester(request) || request.is_finished() || request.is_cancellation_forbidden() {
+    let annotations = request.metadata.annotations.as_ref();
+    let is_own = party.is_requester(request)
+        && annotations.is_some_and(|annotations| annotations.contains_key(party.annotation));
+    if !is_own || request.is_finished() || request.is_cancellation_forbidden() {
         return None;
     }
     Asked::of(request, party).map(|asked| asked.until).or_else(|| {
@@ -150,6 +154,7 @@ mod tests {
     #[tokio::test]
     async fn parties_are_withdrawn_when_their_time_is_over() {
         let asked = asked_until(800);
+        let damaged = json!({"metadata": {"annotations": {PARTY.annotation: "{"}}});
         let others = json!({"spec": {"requesters": [{"name": "other.example.com"}]}});
         let forbidden = json!({"status": {"evictionRequestCancellationPolicy": "Forbid"}});
         let finished = json!({"status": {"conditions": [{
@@ -159,9 +164,11 @@ mod tests {
         for (patches, second, expected) in [
             (vec![&asked], 799, false),
             (vec![&asked], 800, true),
-            // Without the annotation, from when it was created.
-            (vec![], 899, false),
-            (vec![], 900, true),
+            // With an annotation that cannot be read, from when it was created.
+            (vec![&damaged], 899, false),
+            (vec![&damaged], 900, true),
+            // That of another program with the same requester.
+            (vec![], 1_000_000, false),
             (vec![&asked, &others], 800, false),
             (vec![&asked, &forbidden], 800, false),
             (vec![&asked, &finished], 800, false),
