@@ -182,23 +182,29 @@ impl Election {
     /// Clears the holder of the Lease, if it is this candidate, so that others need not wait for its expiry.
     pub async fn release(self) {
         self.fence.close();
-        let Some((lease, _)) = self
-            .observed
-            .as_ref()
-            .filter(|(lease, _)| holder(lease) == self.identity)
-        else {
-            return;
-        };
-        let mut released = lease.clone();
-        if let Some(spec) = &mut released.spec {
+        let Some((lease, _)) = &self.observed else { return };
+        match self.clear_holder(lease.clone()).await {
+            // A renewal that was dropped on the way may have been written.
+            Err(error) if error.is_conflict() => {}
+            ended => return log_release(ended),
+        }
+        log_release(match call(self.leases.get(LEASE)).await {
+            Ok(lease) => self.clear_holder(lease).await,
+            Err(error) => Err(error),
+        });
+    }
+
+    /// Clears the holder of the Lease if it is this candidate; returns whether it was.
+    async fn clear_holder(&self, mut lease: Lease) -> Result<bool, Error> {
+        if holder(&lease) != self.identity {
+            return Ok(false);
+        }
+        if let Some(spec) = &mut lease.spec {
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(1);
             spec.renew_time = Some(MicroTime(self.clock.now()));
         }
-        match self.replace(&released).await {
-            Ok(_) => tracing::info!("released the lease"),
-            Err(error) => tracing::debug!(%error, "releasing the lease failed"),
-        }
+        self.replace(&lease).await.map(|_| true)
     }
 
     /// Tries until this candidate holds the Lease; `false` when cancelled before. It does not try while `why_not` names a
@@ -301,6 +307,14 @@ fn holder(lease: &Lease) -> &str {
         .as_ref()
         .and_then(|spec| spec.holder_identity.as_deref())
         .unwrap_or_default()
+}
+
+fn log_release(released: Result<bool, Error>) {
+    match released {
+        Ok(true) => tracing::info!("released the lease"),
+        Ok(false) => {}
+        Err(error) => tracing::warn!(%error, "releasing the lease failed: others wait until it expires"),
+    }
 }
 
 #[cfg(test)]
@@ -435,6 +449,17 @@ mod tests {
         assert!(!fence.is_open());
         assert_eq!(holder(&api.stored()), "");
         assert_eq!(b.try_acquire_or_renew().await.unwrap(), Leadership::Leading);
+    }
+
+    #[tokio::test]
+    async fn lease_is_released_although_a_renewal_was_dropped_on_the_way() {
+        let api = LeaseApi::new();
+        let mut a = api.candidate("a");
+        a.try_acquire_or_renew().await.unwrap();
+        // What `a` has not heard of.
+        api.candidate("a").try_acquire_or_renew().await.unwrap();
+        a.release().await;
+        assert_eq!(holder(&api.stored()), "");
     }
 
     #[tokio::test(start_paused = true)]
