@@ -36,6 +36,8 @@ pub(super) struct Marker {
     content: RwLock<Content>,
     /// When it was written; none if not yet.
     written: RwLock<Option<Revision>>,
+    /// It is that of an import, which never becomes one of a store that it finds.
+    is_of_import: bool,
 }
 
 impl Marker {
@@ -50,6 +52,15 @@ impl Marker {
         Self {
             content: RwLock::new(content),
             written: RwLock::new(None),
+            is_of_import: false,
+        }
+    }
+
+    /// The marker of an import. What it is noted to have been written at is what the import replaces.
+    pub(super) fn of_import() -> Self {
+        Self {
+            is_of_import: true,
+            ..Self::absent()
         }
     }
 
@@ -58,7 +69,7 @@ impl Marker {
         serde_json::from_slice::<Content>(bytes).is_ok_and(|content| content.product == PRODUCT)
     }
 
-    /// Reads the marker that was found.
+    /// Reads the marker that was found. An import refuses that of any store.
     pub(super) fn learn(&self, keys: &Keyspace, bytes: &[u8], at: Revision) -> Result<(), EtcdOpenError> {
         let prefix = || keys.prefix().to_owned();
         let content = serde_json::from_slice::<Content>(bytes)
@@ -74,6 +85,9 @@ impl Marker {
         }
         if content.import_unfinished {
             return Err(EtcdOpenError::ImportUnfinished { prefix: prefix() });
+        }
+        if self.is_of_import {
+            return Err(EtcdOpenError::NotEmpty { prefix: prefix() });
         }
         *sync::write(&self.content) = content;
         self.note_written(at);
@@ -156,5 +170,14 @@ mod tests {
             "{found:?}"
         );
         assert_eq!(marker.written(), Some(Revision(7)));
+    }
+
+    #[test]
+    fn an_import_does_not_take_a_store_for_its_own() {
+        let keys = Keyspace::new("/p").unwrap();
+        let marker = Marker::of_import();
+        let found = marker.learn(&keys, &Marker::absent().bytes(), Revision(7));
+        assert!(matches!(found, Err(EtcdOpenError::NotEmpty { .. })), "{found:?}");
+        assert_eq!(marker.written(), None);
     }
 }

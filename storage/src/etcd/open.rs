@@ -135,7 +135,7 @@ pub(super) async fn open(
         closed: CancellationToken::new(),
     });
     let current = super::revision::current(&parts).await.map_err(refused)?;
-    start_tasks(&parts, pem);
+    start_tasks(&parts, pem, purpose);
     let opened = EtcdOpened {
         store: parts.marker.store(),
         revision: current.0,
@@ -152,7 +152,7 @@ fn refused(error: impl std::fmt::Display) -> EtcdOpenError {
     }
 }
 
-fn start_tasks(parts: &Shared, pem: Pem) {
+fn start_tasks(parts: &Shared, pem: Pem, purpose: Purpose) {
     for index in 0..parts.members.all().len() {
         let parts = Arc::clone(parts);
         let period = parts.options.probe_period;
@@ -175,10 +175,19 @@ fn start_tasks(parts: &Shared, pem: Pem) {
                 drop(super::revision::current(parts).await);
             }
         };
+        // An import looks itself, and compacts itself: a look that began before it wrote its marker would find another one.
+        let of_server = async {
+            match purpose {
+                Purpose::Serve => tokio::select! {
+                    () = looks => {}
+                    () = compactor::run(parts, parts.options.compaction_interval) => {}
+                },
+                Purpose::Import => std::future::pending().await,
+            }
+        };
         let work = Box::pin(async {
             tokio::select! {
-                () = looks => {}
-                () = compactor::run(parts, parts.options.compaction_interval) => {}
+                () = of_server => {}
                 () = probe::follow_files(&parts.members, &parts.options, pem) => {}
                 () = floors => {}
             }
@@ -255,16 +264,16 @@ const REQUEST: Request<'_> = Request::of_store("get");
 
 /// Whose prefix it is.
 async fn check_prefix(members: &Members, keys: &Keyspace, purpose: Purpose) -> Result<Marker, EtcdOpenError> {
-    let marker = Marker::absent();
+    let marker = match purpose {
+        Purpose::Serve => Marker::absent(),
+        Purpose::Import => Marker::of_import(),
+    };
     let call = |mut connection: Connection| async move { connection.kv.get(keys.marker(), None).await };
     let answer = read(members.read(REQUEST, call).await)?;
     if let Some(found) = answer.kvs().first() {
         let at = revision(found.mod_revision());
         return match (marker.learn(keys, found.value(), at), purpose) {
-            (Ok(()), Purpose::Import) => Err(EtcdOpenError::NotEmpty {
-                prefix: keys.prefix().to_owned(),
-            }),
-            // It is replaced.
+            // It is replaced. Nothing else that an import finds is.
             (Err(EtcdOpenError::ImportUnfinished { .. }), Purpose::Import) => {
                 marker.note_written(at);
                 Ok(marker)
@@ -275,7 +284,18 @@ async fn check_prefix(members: &Members, keys: &Keyspace, purpose: Purpose) -> R
     let at = revision_of(&answer);
     for outer in keys.outer() {
         let call = |mut connection: Connection| async move { connection.kv.get(outer, None).await };
-        let answer = read(members.read(REQUEST, call).await)?;
+        let answer = match members.read(REQUEST, call).await.map_err(refused)? {
+            Err(Failure::Refused(reason)) => {
+                // A user whose role has the prefix alone.
+                tracing::info!(
+                    key = outer,
+                    reason,
+                    "whether another store is around the prefix is not known"
+                );
+                continue;
+            }
+            answer => read(Ok(answer))?,
+        };
         if answer
             .kvs()
             .iter()

@@ -21,10 +21,10 @@ use super::failure::Failure;
 use super::members::{Connection, Request, revision_of};
 use super::open::{self, IMPORT_OPERATIONS, Purpose};
 use super::options::EtcdOptions;
-use super::parts::{Parts, Shared, number};
+use super::parts::{Parts, Shared, number, revision};
+use super::scan;
 use super::store::EtcdStore;
 use super::transact::BODY_BYTES;
-use super::{revision, scan};
 use crate::export::{self, ExportError, ExportReader, ExportReport, Exported};
 use crate::{At, Key, KeyRange, Page, Revision, StoreError, Value};
 
@@ -35,6 +35,8 @@ const OPERATION_BYTES: usize = 32;
 /// How many batches are read ahead, and how many are under way.
 const READ_AHEAD: usize = 4;
 const CONCURRENT: usize = 4;
+/// After how many objects the check of a file reports progress.
+const CHECKED: u64 = 1_000;
 
 /// Why objects could not be moved.
 #[derive(Debug, thiserror::Error)]
@@ -155,17 +157,20 @@ pub async fn import(
 ) -> Result<EtcdImportReport, EtcdTransferError> {
     let (parts, _) = open::open(options, Purpose::Import).await?;
     let _close = parts.closed.clone().drop_guard();
-    check_export(&parts, path).await?;
+    check_export(&parts, path, progress)?;
     let header = ExportReader::open(path, &parts.options.seal)?;
-    let current = revision::current(&parts).await?;
+    let found = current(&parts).await?;
     let needed = header.newest_possible(now_ms);
-    if current < needed {
-        return Err(EtcdTransferError::RevisionTooLow { current, needed });
+    if found < needed {
+        return Err(EtcdTransferError::RevisionTooLow {
+            current: found,
+            needed,
+        });
     }
     begin(&parts).await?;
     let objects = write(&parts, path, header.count, progress).await?;
     compare(&parts, path, progress).await?;
-    let through = revision::current(&parts).await?;
+    let through = current(&parts).await?;
     compactor::compact(&parts, through).await?;
     let revision = finish(&parts).await?;
     Ok(EtcdImportReport {
@@ -179,8 +184,29 @@ pub async fn import(
 
 const REQUEST: Request<'_> = Request::of_store("create");
 
+/// The current revision, while the marker is as this import knows it.
+async fn current(parts: &Parts) -> Result<Revision, EtcdTransferError> {
+    let key = parts.keys.marker();
+    let call = |mut connection: Connection| async move { connection.kv.get(key, None).await };
+    let answer = parts.members.read(Request::of_store("revision"), call).await?;
+    let answer = answer.map_err(Failure::of_read)?;
+    let found = answer.kvs().first().map(|stored| revision(stored.mod_revision()));
+    if found == parts.marker.written() {
+        Ok(revision_of(&answer))
+    } else {
+        Err(overtaken(parts))
+    }
+}
+
+fn overtaken(parts: &Parts) -> EtcdTransferError {
+    EtcdTransferError::Overtaken {
+        prefix: parts.keys.prefix().to_owned(),
+    }
+}
+
 /// Writes the marker of an unfinished import. It replaces that of an earlier one, together with the objects, so that the
-/// earlier one cannot go on: what it writes is conditional on its marker.
+/// earlier one cannot go on: what it writes is conditional on its marker. Only the marker of an unfinished import that was
+/// found when the prefix was opened is replaced: whoever wrote into the prefix since then keeps what is there.
 async fn begin(parts: &Shared) -> Result<(), EtcdTransferError> {
     let marker = parts.marker.unfinished_bytes();
     let mut effects = vec![TxnOp::put(parts.keys.marker(), marker, None)];
@@ -217,9 +243,7 @@ async fn transact(parts: &Parts, at: i64, effects: Vec<TxnOp>) -> Result<Revisio
     if answer.succeeded() {
         Ok(revision_of(&answer))
     } else {
-        Err(EtcdTransferError::Overtaken {
-            prefix: parts.keys.prefix().to_owned(),
-        })
+        Err(overtaken(parts))
     }
 }
 
@@ -260,20 +284,23 @@ fn panicked(path: &Path) -> EtcdTransferError {
 }
 
 /// Reads an export to its end, and checks that etcd can hold its largest values, before anything is written.
-async fn check_export(parts: &Shared, path: &Path) -> Result<(), EtcdTransferError> {
-    let (file, shared) = (path.to_owned(), Arc::clone(parts));
-    let check = move || -> Result<(), EtcdTransferError> {
-        let mut objects = ExportReader::open(&file, &shared.options.seal)?;
+fn check_export(parts: &Parts, path: &Path, progress: EtcdProgress<'_>) -> Result<(), EtcdTransferError> {
+    tokio::task::block_in_place(|| {
+        let mut objects = ExportReader::open(path, &parts.options.seal)?;
+        let mut done: u64 = 0;
         while let Some((key, value)) = objects.next()? {
             // Neither compression nor encryption makes a smaller value too large.
             if value.bytes.len() > BODY_BYTES / 2 {
-                body(&shared, &key, &value)?;
+                body(parts, &key, &value)?;
+            }
+            done += 1;
+            if done.is_multiple_of(CHECKED) {
+                progress("check", done, objects.count);
             }
         }
+        progress("check", done, objects.count);
         Ok(())
-    };
-    let checked = tokio::task::spawn_blocking(check).await;
-    checked.map_err(|_| panicked(path))?
+    })
 }
 
 fn body(parts: &Parts, key: &Key, value: &Value) -> Result<Vec<u8>, EtcdTransferError> {

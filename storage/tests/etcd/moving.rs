@@ -178,7 +178,7 @@ async fn many_objects_move_within_two_minutes_each_way() {
     let store = etcd.store().await;
     assert_eq!(
         steps.into_inner().unwrap(),
-        [("verify", count), ("write", count)].into()
+        [("check", count), ("verify", count), ("write", count)].into()
     );
     let began = tokio::time::Instant::now();
     store.export(&file, NOW_MS, &|_, _, _| {}).await.unwrap();
@@ -315,6 +315,63 @@ async fn an_import_that_another_one_overtakes_fails() {
         "{overtaken:?}"
     );
     assert_eq!(values(&etcd.store().await).await.len(), 5);
+}
+
+/// The check of a file takes minutes. A server that began on the empty prefix had its objects deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_leaves_alone_what_was_written_while_it_checked_its_file() {
+    let root = tempfile::tempdir().unwrap();
+    let (file, etcd) = export_of(root.path(), numbered(10)).await;
+    let (other, _) = export_of(root.path(), numbered(5)).await;
+    let runtime = tokio::runtime::Handle::current();
+    let server = etcd.store().await;
+    let first_write = |step, _, _| {
+        if step == "check" {
+            tokio::task::block_in_place(|| runtime.block_on(put(&server, "live", "a value")));
+        }
+    };
+    let overtaken = etcd::import(etcd.options(), &file, NOW_MS, &first_write).await;
+    assert!(
+        matches!(overtaken, Err(EtcdTransferError::Overtaken { .. })),
+        "{overtaken:?}"
+    );
+    assert_eq!(
+        values(&server).await,
+        [(thing("live"), value("a value"))].to_vec()
+    );
+    put(&server, "live", "changed").await;
+
+    let elsewhere = || EtcdOptions {
+        prefix: "/elsewhere".to_owned(),
+        ..etcd.options()
+    };
+    let second = |step, _, _| {
+        if step == "check" {
+            tokio::task::block_in_place(|| runtime.block_on(import(elsewhere(), &other))).unwrap();
+        }
+    };
+    let overtaken = etcd::import(elsewhere(), &file, NOW_MS, &second).await;
+    assert!(
+        matches!(overtaken, Err(EtcdTransferError::Overtaken { .. })),
+        "{overtaken:?}"
+    );
+    let (store, _) = EtcdStore::open(elsewhere()).await.unwrap();
+    assert_eq!(values(&store).await.len(), 5);
+}
+
+/// A look at the marker, on its way while an import wrote its own, ended the import.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_is_not_disturbed_by_the_looks_of_servers() {
+    let root = tempfile::tempdir().unwrap();
+    let (file, etcd) = export_of(root.path(), numbered(10)).await;
+    for number in 0..10 {
+        let options = EtcdOptions {
+            prefix: format!("/prefix{number}"),
+            probe_period: Duration::from_micros(1),
+            ..etcd.options()
+        };
+        assert_eq!(import(options, &file).await.unwrap().objects, 10);
+    }
 }
 
 /// Adds so many bytes to every value, as an envelope with a wrapped key does.
