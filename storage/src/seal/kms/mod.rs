@@ -10,7 +10,7 @@
 //! once it sealed a seed under the key it names, and opened it again.
 //!
 //! A call that gets no answer begins an *outage*: further seeds are refused at once, instead of each after the timeout of a
-//! call, until the thread finds that the service answers again.
+//! call, until the thread finds that the service answers again. A service that answers need not be well.
 
 mod client;
 mod envelope;
@@ -59,6 +59,24 @@ struct CallError {
     text: String,
     /// The service did not answer, or hardly in time. Otherwise it refused this one request.
     is_outage: bool,
+}
+
+impl CallError {
+    /// The service answered, and did something else than it should.
+    fn wrong(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            is_outage: false,
+        }
+    }
+
+    /// The same, with what was tried before its text.
+    fn within(self, what: &str) -> Self {
+        Self {
+            text: format!("{what}, error: {}", self.text),
+            ..self
+        }
+    }
 }
 
 /// What the service does, for the part that does not care how it is reached. All calls block, for a bounded time.
@@ -248,19 +266,21 @@ impl Kms {
         // One that begins meanwhile is a matter of the next question.
         let was_out = lock(&self.outage).is_some();
         let outcome = self.service.status();
-        let trouble = match &outcome {
+        let (trouble, answers) = match &outcome {
             Err(error) => {
                 if error.is_outage {
                     self.begin_outage(&error.text);
                 }
-                Some(format!(
-                    "failed to perform status section of the healthz check for KMS Provider {}, error: {error}",
-                    self.name
-                ))
+                let name = &self.name;
+                let what =
+                    format!("failed to perform status section of the healthz check for KMS Provider {name}");
+                let answers = !error.is_outage && self.answers_again(was_out);
+                (Some(error.clone().within(&what).text), answers)
             }
-            Ok(status) => self
-                .unwell(status)
-                .or_else(|| self.follow(&status.key_id, asked, was_out)),
+            Ok(status) => match self.unwell(status) {
+                Some(trouble) => (Some(trouble), self.answers_again(was_out)),
+                None => self.follow(&status.key_id, asked, was_out),
+            },
         };
         let was_well = {
             let mut health = lock(&self.health);
@@ -273,8 +293,15 @@ impl Kms {
             (health.is_asked, health.trouble) = (true, trouble.clone());
             was_well
         };
-        if trouble.is_none() && was_out {
+        if answers && was_out {
             *lock(&self.outage) = None;
+            tracing::info!(provider = self.name, "the KMS answers again");
+        }
+        if trouble.is_none() && (was_out || !was_well) {
+            self.seeds.end_pauses();
+        }
+        if (answers && was_out) || (trouble.is_none() && !was_well) {
+            self.generation.fetch_add(1, Ordering::AcqRel);
         }
         match trouble {
             Some(trouble) if was_well => {
@@ -283,16 +310,12 @@ impl Kms {
             Some(trouble) => {
                 tracing::debug!(provider = self.name, trouble, "the KMS is not well");
             }
-            None => {
-                if !was_well || was_out {
-                    tracing::info!(provider = self.name, "the KMS is well");
-                    self.generation.fetch_add(1, Ordering::AcqRel);
-                }
-            }
+            None if !was_well => tracing::info!(provider = self.name, "the KMS is well"),
+            None => {}
         }
     }
 
-    /// No seed is asked for until a question for the status finds the service well.
+    /// No seed is asked for until a question for the status finds that the service answers.
     fn begin_outage(&self, why: &str) {
         let mut outage = lock(&self.outage);
         if outage.is_none() {
@@ -355,13 +378,16 @@ impl Kms {
     }
 
     /// Goes on sealing under the current key, or begins to seal under another one. Returns why the service is not well, if it
-    /// does not do what it says: then the seed before is used until it expires.
-    fn follow(&self, key_id: &str, asked: Moment, was_out: bool) -> Option<String> {
+    /// does not do what it says: then the seed before is used until it expires. Returns, too, whether it answers.
+    fn follow(&self, key_id: &str, asked: Moment, was_out: bool) -> (Option<String>, bool) {
         if let Some(state) = &*self.state.load()
             && state.key_id == key_id
         {
             state.extend(asked);
-            return if was_out { self.open_again(state) } else { None };
+            return match was_out.then(|| self.open_again(state)) {
+                Some(Err(error)) => (Some(error.text), !error.is_outage),
+                Some(Ok(())) | None => (None, true),
+            };
         }
         let since = Stopwatch::start();
         match self.new_state(key_id, asked) {
@@ -374,51 +400,64 @@ impl Kms {
                 );
                 self.state.store(Some(Arc::new(state)));
                 self.generation.fetch_add(1, Ordering::AcqRel);
-                None
+                (None, true)
             }
             Err(error) => {
                 self.metrics.generated(None);
+                let answers = !error.is_outage && self.answers_again(was_out);
                 let before = self.state.load();
                 let before = before.as_ref().map_or("", |state| &state.key_id_hash);
-                Some(self.not_healthy(&format!(
+                let trouble = self.not_healthy(&format!(
                     "failed to rotate DEK: {error}, statusKeyIDHash={:?}, stateKeyIDHash={before:?}",
                     hash(key_id)
-                )))
+                ));
+                (Some(trouble), answers)
             }
+        }
+    }
+
+    /// Whether a service that is not well, and that just answered, answers Decrypt, too, after an outage.
+    fn answers_again(&self, was_out: bool) -> bool {
+        let state = self.state.load();
+        match &*state {
+            Some(state) if was_out => !matches!(self.open_again(state), Err(error) if error.is_outage),
+            // Nothing is asked of a service that was never well.
+            _ => true,
         }
     }
 
     /// Has the service open the current seed, after an outage: its status alone does not show that it would open another one.
     /// Returns why it does not.
-    fn open_again(&self, state: &State) -> Option<String> {
+    fn open_again(&self, state: &State) -> Result<(), CallError> {
         let opened = self
             .service
             .decrypt(&state.source, &state.key_id, &state.annotations);
         let error = match opened {
-            Ok(seed) if *seed == *state.seed => return None,
-            Ok(_) => OTHER_SEED.to_owned(),
-            Err(error) => error.text,
+            Ok(seed) if *seed == *state.seed => return Ok(()),
+            Ok(_) => CallError::wrong(OTHER_SEED),
+            Err(error) => error,
         };
-        Some(format!(
-            "failed to perform decrypt section of the healthz check for KMS Provider {}, error: {error}",
-            self.name
-        ))
+        let name = &self.name;
+        Err(error.within(&format!(
+            "failed to perform decrypt section of the healthz check for KMS Provider {name}"
+        )))
     }
 
     /// A new seed under the service's key, which the service has opened again.
-    fn new_state(&self, key_id: &str, asked: Moment) -> Result<State, String> {
-        let seed: [u8; derived::LENGTH] = random().ok_or("the system provides no randomness")?;
+    fn new_state(&self, key_id: &str, asked: Moment) -> Result<State, CallError> {
+        let seed: [u8; derived::LENGTH] =
+            random().ok_or_else(|| CallError::wrong("the system provides no randomness"))?;
         let seed = Zeroizing::new(seed.to_vec());
         let answer = self
             .service
             .encrypt(&seed)
-            .map_err(|error| format!("failed to encrypt DEK, error: {error}"))?;
+            .map_err(|error| error.within("failed to encrypt DEK"))?;
         if answer.key_id != key_id {
-            return Err(format!(
+            return Err(CallError::wrong(format!(
                 "keyID hash {} from Encrypt does not match {} from Status",
                 hash(&answer.key_id),
                 hash(key_id)
-            ));
+            )));
         }
         let object = EncryptedObject {
             // Anything that is not empty.
@@ -428,14 +467,14 @@ impl Kms {
             annotations: answer.annotations,
             encrypted_dek_source_type: EncryptedDekSourceType::HkdfSha256XnonceAesGcmSeed.into(),
         };
-        envelope::check(&object)?;
+        envelope::check(&object).map_err(CallError::wrong)?;
         // What it does not open would be lost with this process.
         let opened = self
             .service
             .decrypt(&object.encrypted_dek_source, &object.key_id, &object.annotations)
-            .map_err(|error| format!("failed to decrypt DEK, error: {error}"))?;
+            .map_err(|error| error.within("failed to decrypt DEK"))?;
         if *opened != *seed {
-            return Err(OTHER_SEED.to_owned());
+            return Err(CallError::wrong(OTHER_SEED));
         }
         self.seeds.put(&object, seed.clone(), self.clock.uptime());
         self.metrics.cached(&self.name, self.seeds.count());

@@ -1,6 +1,7 @@
 //! Seeds that were opened by the service.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use crate::sync::lock;
 
 /// How long a seed is kept after its last use.
 const KEEP: Duration = Duration::from_hours(24);
-/// How long the service is not asked again for a seed that it did not open, after its first refusal and at most; each refusal
-/// doubles it. All values under the seed fail at once meanwhile, not one after the other.
+/// How long the service is not asked again for a seed that it refused, or returned wrongly, after the first time and at most;
+/// each time doubles it. All values under the seed fail at once meanwhile, not one after the other.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// The most seeds that are kept. A server adds one at each start and each change of the key.
 const MOST: usize = 10_000;
@@ -34,16 +35,34 @@ pub(super) enum NoSeed {
 /// What the service returned for a seed.
 struct Answer {
     seed: Seed,
-    /// Until when it is used although no value has opened with it; none once one has.
-    unproven_until: Option<Duration>,
+    /// How long it is used although no value has opened with it; none once one has.
+    unproven: Option<Pause>,
 }
 
 /// A refusal of the service.
 struct Refusal {
     error: String,
-    /// How long it is not asked again, and until when.
-    pause: Duration,
+    pause: Pause,
+}
+
+/// How long the service is not asked again.
+struct Pause {
     until: Duration,
+    /// It ends with the era in which the service was asked.
+    era: u64,
+}
+
+impl Pause {
+    fn lasts(&self, at: At) -> bool {
+        self.era == at.era && at.now < self.until
+    }
+}
+
+/// When something is asked for.
+#[derive(Clone, Copy)]
+struct At {
+    now: Duration,
+    era: u64,
 }
 
 /// What is known of a seed. Locked while the service is asked for it, so that it is asked once.
@@ -51,48 +70,62 @@ struct Refusal {
 struct Known {
     answer: Option<Answer>,
     refusal: Option<Refusal>,
+    /// The length of the last pause; 0: none since a value opened.
+    paused: Duration,
     used: Duration,
 }
 
 impl Known {
     /// The seed that may be tried.
-    fn seed(&self, now: Duration) -> Option<Seed> {
+    fn seed(&self, at: At) -> Option<Seed> {
         let answer = self.answer.as_ref()?;
-        let is_usable = answer.unproven_until.is_none_or(|until| now < until);
+        let is_usable = answer.unproven.as_ref().is_none_or(|pause| pause.lasts(at));
         is_usable.then(|| answer.seed.clone())
+    }
+
+    /// The pause after another answer that no value opened with, asked for in this era.
+    fn pause(&mut self, now: Duration, era: u64) -> Pause {
+        self.paused = self.paused.saturating_mul(2).clamp(ASK_AGAIN.0, ASK_AGAIN.1);
+        Pause {
+            until: now.saturating_add(self.paused),
+            era,
+        }
     }
 
     /// The seed, from the service if need be.
     fn ask(
         &mut self,
         clock: &dyn Clock,
+        era: u64,
         decrypt: impl FnOnce() -> Result<Seed, NoSeed>,
     ) -> Result<Seed, String> {
-        if let Some(seed) = self.seed(clock.uptime()) {
+        let at = At {
+            now: clock.uptime(),
+            era,
+        };
+        if let Some(seed) = self.seed(at) {
             return Ok(seed);
         }
         if let Some(refusal) = &self.refusal
-            && clock.uptime() < refusal.until
+            && refusal.pause.lasts(at)
         {
             return Err(refusal.error.clone());
         }
         match decrypt() {
             Ok(seed) => {
+                let unproven = Some(self.pause(clock.uptime(), era));
                 self.answer = Some(Answer {
                     seed: seed.clone(),
-                    unproven_until: Some(clock.uptime() + ASK_AGAIN.0),
+                    unproven,
                 });
                 Ok(seed)
             }
             Err(NoSeed::NotAsked(error)) => Err(error),
             Err(NoSeed::Refused(error)) => {
-                let pause = self.refusal.as_ref().map_or(ASK_AGAIN.0, |before| {
-                    before.pause.saturating_mul(2).min(ASK_AGAIN.1)
-                });
+                let pause = self.pause(clock.uptime(), era);
                 self.refusal = Some(Refusal {
                     error: error.clone(),
                     pause,
-                    until: clock.uptime() + pause,
                 });
                 Err(error)
             }
@@ -104,8 +137,9 @@ impl Known {
         if let Some(answer) = &mut self.answer
             && answer.seed == *seed
         {
-            answer.unproven_until = None;
+            answer.unproven = None;
             self.refusal = None;
+            self.paused = Duration::ZERO;
         }
     }
 }
@@ -114,6 +148,8 @@ impl Known {
 #[derive(Default)]
 pub(super) struct Seeds {
     known: Mutex<HashMap<Vec<u8>, Arc<Mutex<Known>>>>,
+    /// Counts how often the service became well.
+    era: AtomicU64,
 }
 
 /// What names a seed: everything of an object but its data.
@@ -138,11 +174,14 @@ impl Seeds {
     pub(super) fn put(&self, object: &EncryptedObject, seed: Seed, now: Duration) {
         let known = self.entry(object, now);
         let mut known = lock(&known);
-        known.answer = Some(Answer {
-            seed,
-            unproven_until: None,
-        });
+        known.answer = Some(Answer { seed, unproven: None });
         known.refusal = None;
+        known.paused = Duration::ZERO;
+    }
+
+    /// Ends every pause: the service may open now what it did not open before. The next ones are as long as they would be.
+    pub(super) fn end_pauses(&self) {
+        self.era.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The place of a seed; makes room for a new one.
@@ -181,18 +220,20 @@ impl Seeds {
         attempt: impl Fn(&[u8]) -> Result<Vec<u8>, String>,
     ) -> Result<Vec<u8>, String> {
         let now = clock.uptime();
+        // Before the service is asked: one that becomes well meanwhile is asked again.
+        let era = self.era.load(Ordering::Acquire);
         let entry = self.entry(object, now);
         let at_once = entry.try_lock().ok().and_then(|mut known| {
             known.used = now;
             let is_proven = known
                 .answer
                 .as_ref()
-                .is_some_and(|answer| answer.unproven_until.is_none());
-            known.seed(now).map(|seed| (seed, is_proven))
+                .is_some_and(|answer| answer.unproven.is_none());
+            known.seed(At { now, era }).map(|seed| (seed, is_proven))
         });
         let (seed, is_proven) = match at_once {
             Some(known) => known,
-            None => (while_blocking(|| lock(&entry).ask(clock, decrypt))?, false),
+            None => (while_blocking(|| lock(&entry).ask(clock, era, decrypt))?, false),
         };
         let plain = attempt(&seed)?;
         if !is_proven {

@@ -325,6 +325,27 @@ fn a_wrong_seed_is_not_kept() {
     }
 }
 
+/// A wrong seed of the right length was asked for once a second, without end.
+#[test]
+fn a_wrong_seed_is_asked_for_ever_more_rarely() {
+    let scene = Scene::new();
+    let plugin = scene.plugin(Behaviour::default());
+    let sealed = scene.asked().seal(KEY, b"plain").unwrap();
+    let kms = scene.asked();
+    plugin.change(|it| it.decrypts_to = Some(vec![1; 32]));
+    for (after, calls) in [(0, 1), (1, 2), (1, 2), (1, 3), (3, 3), (1, 4), (7, 4), (1, 5)] {
+        scene.clock.advance(Duration::from_secs(after));
+        for _ in 0..10 {
+            kms.open(KEY, &sealed).unwrap_err();
+        }
+        // Two of them belong to the starts.
+        assert_eq!(plugin.behaviour().calls[2] - 2, calls, "after {after} s");
+    }
+    plugin.change(|it| it.decrypts_to = None);
+    scene.clock.advance(Duration::from_mins(1));
+    assert_eq!(kms.open(KEY, &sealed).unwrap(), b"plain");
+}
+
 #[test]
 fn a_value_that_was_changed_does_not_spoil_its_seed() {
     let scene = Scene::new();
@@ -352,6 +373,9 @@ struct Script {
     /// How calls of Status, Encrypt and Decrypt fail.
     fails: [Option<CallError>; 3],
     calls: [u32; 3],
+    /// What Status says, if not "ok", and the key it names, if not "key".
+    healthz: Option<String>,
+    key_id: Option<String>,
 }
 
 impl Scripted {
@@ -375,6 +399,11 @@ impl Scripted {
         }
     }
 
+    /// A call is refused at once.
+    fn refuse(&self, method: usize) {
+        lock(&self.0).fails[method] = Some(CallError::wrong("refused"));
+    }
+
     fn repair(&self) {
         lock(&self.0).fails = [None, None, None];
     }
@@ -383,10 +412,11 @@ impl Scripted {
 impl KeyService for Scripted {
     fn status(&self) -> Result<StatusResponse, CallError> {
         self.call(0)?;
+        let script = lock(&self.0);
         Ok(StatusResponse {
             version: "v2".to_owned(),
-            healthz: "ok".to_owned(),
-            key_id: "key".to_owned(),
+            healthz: script.healthz.clone().unwrap_or_else(|| "ok".to_owned()),
+            key_id: script.key_id.clone().unwrap_or_else(|| "key".to_owned()),
         })
     }
 
@@ -410,24 +440,106 @@ impl KeyService for Scripted {
     }
 }
 
-#[test]
-fn an_outage_is_waited_for_once_whatever_the_number_of_seeds() {
-    let scene = Scene::new();
-    let service = Scripted::default();
-    let asked = || {
-        let clock = Arc::new(scene.clock.clone());
-        let generation = Arc::clone(&scene.generation);
+impl Scene {
+    fn asked_of(&self, service: &Scripted) -> Kms {
         let kms = Kms::over(
             "main",
             Box::new(service.clone()),
-            generation,
-            clock,
+            Arc::clone(&self.generation),
+            Arc::new(self.clock.clone()),
             SealMetrics::new("here"),
         );
         kms.ask();
         assert_eq!(kms.trouble(), None);
         kms
+    }
+}
+
+/// A service that answers again and is not well kept every seed closed that was not known.
+#[test]
+fn an_outage_ends_with_the_answers_of_a_service_that_is_not_well() {
+    for (what, spoil) in [
+        (
+            "not healthy",
+            (|it| lock(&it.0).healthz = Some("sealed".to_owned())) as fn(&Scripted),
+        ),
+        ("a key that Encrypt refuses", |it| {
+            lock(&it.0).key_id = Some("key-2".to_owned());
+            it.refuse(1);
+        }),
+        ("Status is refused", |it| it.refuse(0)),
+    ] {
+        let scene = Scene::new();
+        let service = Scripted::default();
+        let others = [(); 2].map(|()| scene.asked_of(&service).seal(KEY, b"plain").unwrap());
+        let kms = scene.asked_of(&service);
+        service.cut_off(&[2]);
+        kms.open(KEY, &others[0]).unwrap_err();
+        spoil(&service);
+        // Decrypt still gets no answer.
+        kms.ask();
+        let before = service.decrypt_calls();
+        kms.open(KEY, &others[1]).unwrap_err();
+        assert_eq!(service.decrypt_calls(), before, "{what}: the outage goes on");
+        lock(&service.0).fails[2] = None;
+        let generation = scene.generation.load(Ordering::Relaxed);
+        kms.ask();
+        assert!(kms.trouble().is_some(), "{what}");
+        assert!(scene.generation.load(Ordering::Relaxed) > generation, "{what}");
+        assert_eq!(kms.open(KEY, &others[1]).unwrap(), b"plain", "{what}");
+    }
+
+    // The current seed alone is refused.
+    let scene = Scene::new();
+    let service = Scripted::default();
+    let kms = scene.asked_of(&service);
+    service.cut_off(&[0]);
+    kms.ask();
+    service.repair();
+    service.refuse(2);
+    kms.ask();
+    assert!(kms.trouble().unwrap().ends_with("error: refused"));
+    let other = {
+        service.repair();
+        let sealed = scene.asked_of(&service).seal(KEY, b"plain").unwrap();
+        service.refuse(2);
+        sealed
     };
+    let before = service.decrypt_calls();
+    kms.open(KEY, &other).unwrap_err();
+    assert_eq!(service.decrypt_calls(), before + 1, "it is asked");
+}
+
+/// Values stayed closed for up to a minute after the service was repaired.
+#[test]
+fn seeds_are_asked_for_at_once_when_the_service_becomes_well() {
+    let scene = Scene::new();
+    let service = Scripted::default();
+    let sealed = scene.asked_of(&service).seal(KEY, b"plain").unwrap();
+    let kms = scene.asked_of(&service);
+    service.refuse(2);
+    for _ in 0..10 {
+        kms.open(KEY, &sealed).unwrap_err();
+        scene.clock.advance(Duration::from_mins(1));
+    }
+    kms.open(KEY, &sealed).unwrap_err();
+    service.refuse(0);
+    kms.ask();
+    assert!(kms.trouble().is_some());
+    service.repair();
+    let before = service.decrypt_calls();
+    kms.open(KEY, &sealed).unwrap_err();
+    assert_eq!(service.decrypt_calls(), before, "not known to be well");
+    kms.ask();
+    assert_eq!(kms.trouble(), None);
+    assert_eq!(kms.open(KEY, &sealed).unwrap(), b"plain");
+}
+
+#[test]
+fn an_outage_is_waited_for_once_whatever_the_number_of_seeds() {
+    let scene = Scene::new();
+    let service = Scripted::default();
+    let asked = || scene.asked_of(&service);
     let values: Vec<_> = (0..100).map(|_| asked().seal(KEY, b"plain").unwrap()).collect();
     let opened = |kms: &Kms| values.iter().filter(|value| kms.open(KEY, value).is_ok()).count();
 
