@@ -58,6 +58,24 @@ async fn a_full_disk_at_the_start_names_the_ballast_and_is_not_damage() {
     scenario.teardown();
 }
 
+/// Compaction does not go on after an error in the background, for example of a full disk: the start waited without end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_does_not_wait_for_a_stall_that_cannot_end() {
+    let scenario = fail::FailScenario::setup();
+    let root = TempDir::new().unwrap();
+    fail::cfg("engine-write", "return(stalled)").unwrap();
+    fail::cfg("engine-background-errors", "return").unwrap();
+    let folder = root.path().to_owned();
+    let start = tokio::task::spawn_blocking(move || RocksStore::open(options(&folder)).map(drop));
+    let refused = tokio::time::timeout(GRACE, start)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap_err();
+    assert!(refused.to_string().contains("writes are stalled"), "{refused}");
+    scenario.teardown();
+}
+
 /// The read of a dropped watch runs to its end, and keeps its permit until then.
 #[tokio::test(flavor = "multi_thread")]
 async fn at_most_four_reads_of_history_run_even_if_their_watches_are_dropped() {

@@ -23,6 +23,7 @@ use uuid::Uuid;
 
 use super::error::{EngineError, OpenError};
 use super::lock::FolderLock;
+use crate::clock::Stopwatch;
 use crate::{Key, Revision};
 
 /// Newest value of each key.
@@ -78,6 +79,15 @@ impl Meta {
 const STORE_UUID: &str = "store";
 /// How often a write that a stalled engine did not accept is tried again.
 pub(crate) const STALL_PAUSE: Duration = Duration::from_millis(5);
+
+/// How long a write waits for an engine that is stalled: compaction of all that a store may hold takes less.
+const STALL_LIMIT: Duration = Duration::from_mins(10);
+
+/// Whether a stall is not waited for any longer. After an error in the background (a full disk, for example) compaction does
+/// not go on, and the stall does not end.
+fn is_hopeless(background_errors: u64, waited: Duration) -> bool {
+    background_errors > 0 || waited >= STALL_LIMIT
+}
 
 /// One step of an atomic batch.
 #[derive(Debug, Clone)]
@@ -207,21 +217,34 @@ impl Engine {
         Ok(size)
     }
 
-    /// As [`Self::write`], and waits while the engine is stalled. Only for threads on which nobody waits for another reason.
+    /// As [`Self::write`], and waits while the engine is stalled: not after an error in the background, and for 10 minutes at
+    /// most. Only for threads on which nobody waits for another reason.
     pub(crate) fn write_or_wait(&self, steps: &[Step], sync: bool) -> Result<usize, EngineError> {
-        let mut has_stalled = false;
+        let mut stalled: Option<Stopwatch> = None;
         loop {
             match self.write(steps, sync) {
                 Err(EngineError::Stalled) => {
-                    if !has_stalled {
-                        has_stalled = true;
+                    let since = stalled.get_or_insert_with(|| {
                         tracing::warn!("the engine is stalled: a write waits");
+                        Stopwatch::start()
+                    });
+                    let errors = self.background_errors()?;
+                    if is_hopeless(errors, since.elapsed()) {
+                        tracing::error!(errors, "the engine is stalled, and a write waits no longer");
+                        return Err(EngineError::Stalled);
                     }
                     std::thread::sleep(STALL_PAUSE);
                 }
                 ended => return ended,
             }
         }
+    }
+
+    /// How many errors flushes and compactions had.
+    fn background_errors(&self) -> Result<u64, EngineError> {
+        fail::fail_point!("engine-background-errors", |_| Ok(1));
+        let found = self.db.property_int_value("rocksdb.background-errors")?;
+        Ok(found.unwrap_or_default())
     }
 
     /// Makes everything written so far durable.
@@ -525,6 +548,21 @@ mod tests {
             "a second record"
         );
         assert_eq!(parse_history_key(b"much too long"), None);
+    }
+
+    #[test]
+    fn a_stall_that_cannot_end_is_not_waited_for() {
+        let moment = STALL_LIMIT.checked_sub(STALL_PAUSE).unwrap();
+        assert!(!is_hopeless(0, Duration::ZERO) && !is_hopeless(0, moment));
+        assert!(is_hopeless(0, STALL_LIMIT));
+        assert!(is_hopeless(1, Duration::ZERO));
+        let folder = tempfile::tempdir().unwrap();
+        let engine = Engine::open(folder.path(), Access::Create, Recovery::Strict).unwrap();
+        assert_eq!(
+            engine.db.property_int_value("rocksdb.background-errors"),
+            Ok(Some(0)),
+            "the engine tells it"
+        );
     }
 
     /// A file of history that ends with the record at the floor must not be removed.
