@@ -1,13 +1,12 @@
 //! The checksums of records.
 //!
 //! That of a value covers its key, form and splice offset, too, so that a value under another key is noticed. Sealed values have
-//! theirs at the end of the payload, inside the seal.
+//! theirs at the end of the payload, inside the seal; what is stored of them has another one, in clear.
 
 use crc32fast::Hasher;
-use drydock_proto::storage::v1::Side;
+use drydock_proto::storage::v1::{HistoryRecord, Side, StateRecord};
 
 use super::{Committed, Place};
-use crate::seal::Sealed;
 use crate::{EventKind, Key, Revision, Value};
 
 /// Takes the checksums off the end of an opened payload.
@@ -45,9 +44,57 @@ pub(super) fn sealed_sides(
     })
 }
 
-/// The checksum of a sealed payload; one that is not sealed is covered by the checksum of its content.
-pub(super) fn sealed_crc(sealed: &Sealed) -> Option<u32> {
-    (!sealed.key_id.is_empty()).then(|| crc32fast::hash(&sealed.bytes))
+/// The checksum of a sealed state record as it is stored: of its payload, and of what it takes to open and read it.
+pub(super) fn sealed_crc_of_state(record: &StateRecord) -> u32 {
+    let mut hasher = sealed_by(&record.seal_key_id, record.codec);
+    add_value(
+        &mut hasher,
+        &record.form,
+        record.splice_offset,
+        record.plain_length,
+    );
+    hasher.update(&record.payload);
+    hasher.finalize()
+}
+
+/// The same of a sealed history record. Which of its values it has is in the checksum of its place.
+pub(super) fn sealed_crc_of_change(record: &HistoryRecord) -> u32 {
+    let mut hasher = sealed_by(&record.seal_key_id, record.codec);
+    for side in [&record.old, &record.new].into_iter().flatten() {
+        add_value(&mut hasher, &side.form, side.splice_offset, side.plain_length);
+    }
+    hasher.update(&record.payload);
+    hasher.finalize()
+}
+
+fn sealed_by(key_id: &str, codec: i32) -> Hasher {
+    let mut hasher = Hasher::new();
+    hasher.update(key_id.as_bytes());
+    hasher.update(&[0]);
+    hasher.update(&codec.to_le_bytes());
+    hasher
+}
+
+fn add_value(hasher: &mut Hasher, form: &str, splice_offset: u32, plain_length: u32) {
+    hasher.update(form.as_bytes());
+    hasher.update(&[0]);
+    hasher.update(&splice_offset.to_le_bytes());
+    hasher.update(&plain_length.to_le_bytes());
+}
+
+/// Whether a record is as it was stored. `whole` is the checksum of one that has those of its values inside the seal; what
+/// older versions sealed has a checksum of its payload, or none, and what is not sealed is covered by that of its content.
+pub(super) fn is_intact(
+    stored: Option<u32>,
+    has_sealed_content_crc: bool,
+    whole: impl FnOnce() -> u32,
+    payload: &[u8],
+) -> bool {
+    if has_sealed_content_crc {
+        stored == Some(whole())
+    } else {
+        stored.is_none_or(|crc| crc == crc32fast::hash(payload))
+    }
 }
 
 pub(super) fn content_crc(key: &Key, value: &Value) -> u32 {

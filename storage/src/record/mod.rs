@@ -3,8 +3,8 @@
 //! A record is an envelope byte and a protobuf message in two parts that protobuf merges. The *body* (the value, compressed
 //! and sealed, with its checksum) is encoded in the task of the request. The *place* (revisions and time, with a checksum of
 //! its own) is appended by the commit thread, which alone knows it. Checksums cover the value from the task that wrote it to
-//! the one that reads it. The checksum of a sealed value is sealed with it; that of what is stored is not, so that damage is
-//! told from a missing or wrong key.
+//! the one that reads it. The checksum of a sealed value is sealed with it; that of what is stored (the payload, and all that
+//! it takes to open and read it) is not, so that damage is told from a missing or wrong key.
 
 mod checksum;
 
@@ -16,7 +16,8 @@ use prost::Message;
 use thiserror::Error;
 
 use self::checksum::{
-    content_crc, place_crc_of_change, place_crc_of_state, sealed_crc, sealed_sides, split_crcs,
+    content_crc, is_intact, place_crc_of_change, place_crc_of_state, sealed_crc_of_change,
+    sealed_crc_of_state, sealed_sides, split_crcs,
 };
 use crate::seal::{Seal, SealError, Sealed, StoredSeal};
 use crate::{Entry, Event, EventKind, Key, KeyError, Revision, StoreError, Value, sync};
@@ -246,11 +247,10 @@ impl Records {
         let crc = content_crc(key, value);
         let sealed = self.sealed(key, compressed, &[crc])?;
         let is_sealed = !sealed.key_id.is_empty();
-        let record = StateRecord {
+        let mut record = StateRecord {
             form: value.form.as_ref().to_owned(),
             splice_offset: value.splice_offset,
             codec: codec.into(),
-            sealed_crc: sealed_crc(&sealed),
             seal_key_id: sealed.key_id,
             plain_length: length(&value.bytes),
             content_crc: if is_sealed { 0 } else { crc },
@@ -258,6 +258,7 @@ impl Records {
             payload: sealed.bytes.into(),
             ..StateRecord::default()
         };
+        record.sealed_crc = is_sealed.then(|| sealed_crc_of_state(&record));
         Ok(record)
     }
 
@@ -292,10 +293,9 @@ impl Records {
                 ..side
             })
         });
-        let record = HistoryRecord {
+        let mut record = HistoryRecord {
             key: key.as_str().to_owned(),
             codec: codec.into(),
-            sealed_crc: sealed_crc(&sealed),
             seal_key_id: sealed.key_id,
             has_sealed_content_crc: is_sealed,
             old,
@@ -303,16 +303,26 @@ impl Records {
             payload: sealed.bytes.into(),
             ..HistoryRecord::default()
         };
+        record.sealed_crc = is_sealed.then(|| sealed_crc_of_change(&record));
         Ok(enveloped(&record))
     }
 
     /// Decodes and checks the value of a state record.
     pub(crate) fn value(&self, key: &Key, stored: StoredState) -> Result<Value, RecordError> {
         let record = stored.record;
+        let (stored_crc, is_whole) = (record.sealed_crc, record.has_sealed_content_crc);
+        if !is_intact(
+            stored_crc,
+            is_whole,
+            || sealed_crc_of_state(&record),
+            &record.payload,
+        ) {
+            return Err(RecordError::Sealed);
+        }
         let codec = Codec::try_from(record.codec).map_err(|_| RecordError::Codec)?;
         let expected = usize::try_from(record.plain_length).map_err(|_| RecordError::Length)?;
         let is_sealed = !record.seal_key_id.is_empty();
-        let mut opened = self.open(key, &record.seal_key_id, record.sealed_crc, record.payload)?;
+        let mut opened = self.open(key, &record.seal_key_id, record.payload)?;
         let checked = || {
             let crc = if record.has_sealed_content_crc {
                 let [crc] = split_crcs(&mut opened).ok_or(RecordError::Length)?;
@@ -361,6 +371,15 @@ impl Records {
             created,
             record,
         } = stored;
+        let (stored_crc, is_whole) = (record.sealed_crc, record.has_sealed_content_crc);
+        if !is_intact(
+            stored_crc,
+            is_whole,
+            || sealed_crc_of_change(&record),
+            &record.payload,
+        ) {
+            return Err(RecordError::Sealed);
+        }
         let codec = Codec::try_from(record.codec).map_err(|_| RecordError::Codec)?;
         let lengths = [&record.old, &record.new].map(|side| {
             let length = side.as_ref().map_or(0, |side| side.plain_length);
@@ -368,7 +387,7 @@ impl Records {
         });
         let [old_length, new_length] = lengths;
         let is_sealed = !record.seal_key_id.is_empty();
-        let mut opened = self.open(&key, &record.seal_key_id, record.sealed_crc, record.payload)?;
+        let mut opened = self.open(&key, &record.seal_key_id, record.payload)?;
         let checked = || {
             let sides = (record.old, record.new);
             let (old, new) = if record.has_sealed_content_crc {
@@ -417,17 +436,8 @@ impl Records {
         Ok(sealed)
     }
 
-    /// Opens a payload. Damage on disk is reported before the encryption key is requested.
-    fn open(
-        &self,
-        key: &Key,
-        key_id: &str,
-        crc: Option<u32>,
-        payload: Bytes,
-    ) -> Result<Vec<u8>, RecordError> {
-        if crc.is_some_and(|crc| crc != crc32fast::hash(&payload)) {
-            return Err(RecordError::Sealed);
-        }
+    /// Opens a payload. Damage on disk was reported before: no encryption key is requested for it.
+    fn open(&self, key: &Key, key_id: &str, payload: Bytes) -> Result<Vec<u8>, RecordError> {
         if payload.is_empty() && key_id.is_empty() {
             return Ok(Vec::new());
         }
@@ -724,6 +734,43 @@ mod tests {
         }
     }
 
+    /// Damage of what is stored in clear beside a sealed value was reported as another key, so that it could not be removed.
+    #[test]
+    fn no_flipped_bit_of_a_sealed_record_is_taken_for_another_key() {
+        let (sealed, plain) = (Records::new(Arc::new(Shift)), Records::new(Arc::new(Unsealed)));
+        let flips = |bytes: &[u8]| -> Vec<Vec<u8>> {
+            let flip = |bit: usize| {
+                let mut flipped = bytes.to_vec();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                flipped
+            };
+            (0..bytes.len() * 8).map(flip).collect()
+        };
+        // With the key, and without: a bit may have no effect, and then it is the key that is missing.
+        let check =
+            |with: Result<Value, RecordError>, without: Result<Value, RecordError>, written: &Value| {
+                let without = without.unwrap_err();
+                match with {
+                    Ok(value) => assert!(value == *written && !without.is_damage()),
+                    Err(error) => assert!(error.is_damage() && without.is_damage(), "{error}, {without}"),
+                }
+            };
+        for text in ["short".to_owned(), "abc".repeat(40)] {
+            let (old, new) = (value("old"), value(&text));
+            for flipped in flips(&state(&sealed, &new)) {
+                let read = |records: &Records| records.entry(&key(), &flipped).map(|entry| entry.value);
+                check(read(&sealed), read(&plain), &new);
+            }
+            for flipped in flips(&updated(&sealed, &old, &new)) {
+                let read = |records: &Records| {
+                    let event = records.event(StoredChange::decode(Revision(9), &flipped)?)?;
+                    Ok(event.new.unwrap().value)
+                };
+                check(read(&sealed), read(&plain), &new);
+            }
+        }
+    }
+
     /// Contains the bytes of a checksum.
     fn shows(record: &[u8], crc: u32) -> bool {
         record.windows(4).any(|window| window == crc.to_le_bytes())
@@ -761,7 +808,7 @@ mod tests {
         let body = enveloped(&StateRecord {
             form: new.form.to_string(),
             splice_offset: new.splice_offset,
-            sealed_crc: sealed_crc(&sealed),
+            sealed_crc: Some(crc32fast::hash(&sealed.bytes)),
             seal_key_id: sealed.key_id,
             plain_length: 6,
             content_crc: content_crc(&key(), &new),
@@ -783,7 +830,7 @@ mod tests {
         let sealed = seal(b"firstsecond");
         let body = enveloped(&HistoryRecord {
             key: key().to_string(),
-            sealed_crc: sealed_crc(&sealed),
+            sealed_crc: Some(crc32fast::hash(&sealed.bytes)),
             seal_key_id: sealed.key_id,
             old: Some(side(&key(), &old)),
             new: Some(side(&key(), &new)),
