@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use drydock_apiserver::error::ApiError;
 use drydock_apiserver::host::{
@@ -14,17 +15,22 @@ use drydock_apiserver::host::{
 };
 use drydock_apiserver::registry::resource::CORE_KEY_GROUP;
 use drydock_apiserver::request::user::MASTERS;
-use drydock_storage::{At, Key, Page, Store, StoreError};
+use drydock_storage::{At, Found, Key, Page, Store, StoreError};
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
 
 use crate::object::{is_terminating, labels};
 use crate::objects::{Kind, read};
 
 /// Why access is denied.
 pub(crate) const DENIED: &str = "standalone mode allows everything to system:masters and nothing to others";
+
+/// How long reads are tried again while the storage is not available, and the pause before each.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// How many reported events may be queued; more are dropped.
 const EVENT_QUEUE: usize = 256;
@@ -67,16 +73,24 @@ impl<S: Store> StandaloneHost<S> {
         )
     }
 
+    /// Reads an object. A member of etcd that goes away fails a read, which another member answers a moment later; a host
+    /// with an etcd of its own would not show that.
+    async fn get(&self, key: &Key) -> Result<Found, StoreError> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.store.get(key).await {
+                Err(StoreError::Unavailable { .. }) if Instant::now() < until => sleep(PAUSE).await,
+                found => return found,
+            }
+        }
+    }
+
     async fn find(&self, kind: Kind, namespace: &str, name: &str) -> Result<Option<Value>, HostError> {
         // An invalid name cannot name an object.
         let Ok(key) = Key::new(CORE_KEY_GROUP, kind.plural, namespace, name) else {
             return Ok(None);
         };
-        let found = self
-            .store
-            .get(&key)
-            .await
-            .map_err(|error| storage_error(&error))?;
+        let found = self.get(&key).await.map_err(|error| storage_error(&error))?;
         found
             .entry
             .map(|entry| read(&key, &entry))
