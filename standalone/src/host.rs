@@ -100,6 +100,9 @@ impl<S: Store> StandaloneHost<S> {
 }
 
 fn storage_error(error: &StoreError) -> HostError {
+    if matches!(error, StoreError::Unavailable { .. }) {
+        return HostError::Unavailable(error.to_string());
+    }
     HostError::Status {
         code: 500,
         message: error.to_string(),

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::sync::OnceCell;
 
+use super::namespace_lifecycle::namespace_not_read;
 use crate::error::ApiError;
 use crate::host::{Host, Namespace};
 use crate::registry::admission::{Operation, Options, WriteAttributes};
@@ -212,7 +213,7 @@ impl<'a> Attributes<'a> {
     /// The labels of the namespace of the request; `None` for a cluster-scoped object.
     ///
     /// # Errors
-    /// 404 if there is no such namespace, 500 if it cannot be looked up.
+    /// 404 if there is no such namespace, 500 or 503 if it cannot be looked up.
     pub async fn namespace_labels(&self) -> Result<Option<&Labels>, ApiError> {
         if self.write.namespace.is_empty() {
             return Ok(None);
@@ -221,7 +222,7 @@ impl<'a> Attributes<'a> {
         let look_up = async || match self.host.namespace(name).await {
             Ok(Namespace::Active(labels) | Namespace::Terminating(labels)) => Ok(labels),
             Ok(Namespace::Missing) => Err(ApiError::namespace_not_found(name)),
-            Err(error) => Err(ApiError::internal("the namespace could not be looked up").because(error)),
+            Err(error) => Err(namespace_not_read(error)),
         };
         self.namespace.get_or_try_init(look_up).await.map(Some)
     }

@@ -15,8 +15,9 @@ use k8s_openapi::api::core::v1::Namespace as KubeNamespace;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use super::namespace_lifecycle::namespace_not_read;
 use crate::error::ApiError;
-use crate::host::{FollowedKind, Host, HostError, HostEvent, Namespace, Versions};
+use crate::host::{FollowedKind, Host, HostEvent, Namespace, Versions};
 
 /// The annotation of a mirror pod, which represents a static pod.
 const MIRROR_ANNOTATION: &str = "/metadata/annotations/kubernetes.io~1config.mirror";
@@ -162,7 +163,7 @@ async fn labelled_namespace(host: &dyn Host, name: &str) -> Result<KubeNamespace
     let labels = match host.namespace(name).await {
         Ok(Namespace::Active(labels) | Namespace::Terminating(labels)) => BTreeMap::clone(&labels),
         Ok(Namespace::Missing) => BTreeMap::new(),
-        Err(error) => return Err(not_read(error)),
+        Err(error) => return Err(namespace_not_read(error)),
     };
     let mut namespace = KubeNamespace::default();
     namespace.metadata.name = Some(name.to_owned());
@@ -178,12 +179,8 @@ async fn complete_namespace(host: &dyn Host, name: &str) -> Result<Option<KubeNa
         kind: Cow::Borrowed("Namespace"),
         versions: Versions::Known(&["v1"]),
     };
-    let object = host.read(&kind, "", name).await.map_err(not_read)?;
+    let object = host.read(&kind, "", name).await.map_err(namespace_not_read)?;
     Ok(object.and_then(|object| serde_json::from_value(object).ok()))
-}
-
-fn not_read(error: HostError) -> ApiError {
-    ApiError::internal("the namespace could not be looked up").because(error)
 }
 
 /// Whether the pod belongs to a Workload or `PodGroup`, whose pods are not evicted one by one.

@@ -54,6 +54,9 @@ pub enum HostError {
     /// The mirror that has the objects is not loaded yet.
     #[error("{0} are not loaded yet")]
     NotSynced(&'static str),
+    /// The storage of the host does not work now; in standalone mode it is the one of this server.
+    #[error("the storage of the host is not available: {0}")]
+    Unavailable(String),
 }
 
 /// The outcome of a token review.

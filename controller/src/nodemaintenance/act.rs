@@ -112,7 +112,7 @@ impl PlanExecutor {
                 )
             }
         });
-        let failed_nodes: BTreeSet<usize> = run_concurrently(nodes)
+        let failed_nodes: BTreeSet<usize> = Box::pin(run_concurrently(nodes))
             .await
             .into_iter()
             .filter_map(|(index, done)| done.is_none().then_some(index))
@@ -141,13 +141,13 @@ impl PlanExecutor {
             let change = self.change_request(observed, pod, action);
             self.paced(item, Some(&round), change)
         });
-        run_concurrently(requests).await;
+        Box::pin(run_concurrently(requests)).await;
         // Maintenances are few, and people wait for what is written to them.
         let maintenances = plan.maintenances.iter().map(|(index, action)| {
             let item = Item::Maintenance(maintenance_name(observed, *index).to_owned());
             self.paced(item, None, self.change_maintenance(observed, *index, action))
         });
-        run_concurrently(maintenances).await;
+        Box::pin(run_concurrently(maintenances)).await;
         let known: HashSet<&str> = observed.state.pods.iter().map(|pod| pod.uid.as_str()).collect();
         self.requester.forget(|uid| known.contains(uid));
 

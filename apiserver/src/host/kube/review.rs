@@ -25,7 +25,9 @@ fn is_retryable(error: &HostError) -> bool {
     match error {
         HostError::Status { code, .. } => matches!(code, 429 | 500 | 504),
         HostError::Unreachable(_) => true,
-        HostError::Timeout | HostError::Overloaded | HostError::NotSynced(_) => false,
+        HostError::Timeout | HostError::Overloaded | HostError::NotSynced(_) | HostError::Unavailable(_) => {
+            false
+        }
     }
 }
 
