@@ -131,6 +131,8 @@ fn options(root: &TempDir) -> Options {
     Options {
         clock: Arc::new(|| 1_000_u64),
         background_work: false,
+        // What reads may end a moment after the store was closed.
+        lock_wait: Duration::from_secs(10),
         ..Options::for_tests(root.path())
     }
 }
