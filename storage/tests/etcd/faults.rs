@@ -18,6 +18,21 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn signal(etcd: &EtcdProcess, signal: Kill) {
     let id = i32::try_from(etcd.id()).ok().and_then(Pid::from_raw).unwrap();
     kill_process(id, signal).unwrap();
+    // Its threads stop one after the other, and one of them might still answer.
+    while signal == Kill::STOP && !is_stopped(etcd.id()) {
+        std::thread::yield_now();
+    }
+}
+
+/// Whether every thread of the process stands still.
+fn is_stopped(id: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{id}/task")).unwrap();
+    threads.flatten().all(|thread| {
+        let state = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        state
+            .rsplit_once(')')
+            .is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+    })
 }
 
 /// A value that does not compress.
