@@ -24,6 +24,7 @@ pub mod compaction;
 pub mod history;
 pub mod reads;
 pub mod recorded_watch;
+pub mod sealing;
 pub mod transactions;
 pub mod watch_checker;
 pub mod watches;

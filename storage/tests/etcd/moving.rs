@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use drydock_storage::conformance::sealing::Changing;
 use drydock_storage::conformance::{commit, put, thing, value};
 use drydock_storage::etcd::{
     self, EtcdImportReport, EtcdOpenError, EtcdOptions, EtcdStore, EtcdTransferError,
 };
 use drydock_storage::rocks::{self, RocksStore};
-use drydock_storage::seal::{Seal, SealError, Sealed, Unsealed};
+use drydock_storage::seal::{Seal, SealError, Sealed};
 use drydock_storage::{At, Health, Key, KeyRange, Options, Page, Store, StoreError, Transaction, Value};
 
 use crate::etcd_process::EtcdProcess;
@@ -211,23 +212,6 @@ async fn a_damaged_export_is_refused_before_anything_is_written() {
         "{refused:?}"
     );
     assert!(is_empty(&other));
-}
-
-/// Damages every value on its way to etcd.
-struct Changing;
-
-impl Seal for Changing {
-    fn seal(&self, key: &str, mut plain: Vec<u8>) -> Result<Sealed, SealError> {
-        // What ends the payload is for sealed values alone.
-        if let Some(first) = plain.first_mut() {
-            *first ^= 1;
-        }
-        Unsealed.seal(key, plain)
-    }
-
-    fn open(&self, key: &str, key_id: &str, sealed: Vec<u8>) -> Result<Vec<u8>, SealError> {
-        Unsealed.open(key, key_id, sealed)
-    }
 }
 
 /// What was written was not what was read back. The prefix looked like a store all the same, and a server served it.

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use drydock_storage::conformance::sealing::Changing;
 use drydock_storage::export::ExportError;
 use drydock_storage::rocks::{
     ImportReport, MaintenanceError, OpenError, Progress, RocksStore, import, restore,
 };
-use drydock_storage::seal::{Seal, SealError, Sealed, Unsealed};
 use drydock_storage::{Options, Store};
 use tempfile::TempDir;
 
@@ -67,23 +67,6 @@ async fn an_export_is_imported_whole() {
     assert!(least > JUMP);
     let found = new.get(&key("one")).await.unwrap().entry.unwrap();
     assert_eq!(found.value, value("one of the first kind"));
-}
-
-/// Changes every payload on its way to the disk.
-struct Changing;
-
-impl Seal for Changing {
-    fn seal(&self, key: &str, mut plain: Vec<u8>) -> Result<Sealed, SealError> {
-        // What ends the payload is for sealed values alone.
-        if let Some(first) = plain.first_mut() {
-            *first ^= 1;
-        }
-        Unsealed.seal(key, plain)
-    }
-
-    fn open(&self, key: &str, key_id: &str, sealed: Vec<u8>) -> Result<Vec<u8>, SealError> {
-        Unsealed.open(key, key_id, sealed)
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
