@@ -9,6 +9,7 @@ use drydock_tests::clients::eventually;
 use drydock_tests::cluster::NAMESPACE;
 use serde_json::{Value, json};
 
+use crate::bridge;
 use crate::stage::{ROOT, Stage, eviction_request, interceptor, requests_of, together, uid};
 
 const NAME: &str = "least-privilege";
@@ -139,9 +140,7 @@ async fn every_right_is_used(stage: &Stage, account: &str, roles: &[&[&str]]) ->
     for (right, _) in UNSEEN {
         expected.remove(right);
     }
-    // Hosts before 1.36 serve no MutatingAdmissionPolicy without a feature gate.
-    let mutating = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
-    if stage.host()?.get(mutating).await?.status == 404 {
+    if !stage.serves_mutating_policies().await? {
         expected
             .retain(|right| !right.starts_with("watch admissionregistration.k8s.io/mutatingadmissionpolic"));
     }
@@ -215,6 +214,16 @@ async fn act(stage: &Stage, namespace: &str) -> Result<()> {
     host.post(&requests_of("least-privilege-nowhere"), &nowhere)
         .await?
         .expect(404)?;
+    // The bridge annotates a pod whose eviction waits for an interceptor.
+    let bridged = bridge::bridged_namespace(stage, "least-privilege-bridge").await?;
+    let pods = format!("/api/v1/namespaces/{bridged}/pods");
+    let mut web = bridge::pod(&bridged, "web", None, true);
+    web["metadata"]["annotations"]["descheduler.alpha.kubernetes.io/request-evict-only"] = json!("true");
+    host.post(&pods, &web).await?.expect(201)?;
+    let eviction = json!({ "metadata": { "name": "web" } });
+    host.post(&format!("{pods}/web/eviction"), &eviction)
+        .await?
+        .expect(429)?;
     let requirement = json!({ "key": "pool", "operator": "In", "values": [NAME] });
     let maintenance = json!({
         "metadata": { "name": NAME },

@@ -128,6 +128,12 @@ impl Stage {
         text(&pod["metadata"]["uid"])
     }
 
+    /// Whether the host serves MutatingAdmissionPolicy at `v1`; before 1.36 it does so only behind a feature gate.
+    pub(crate) async fn serves_mutating_policies(&self) -> Result<bool> {
+        let path = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
+        Ok(self.host()?.get(path).await?.status != 404)
+    }
+
     /// Runs kubectl and returns its standard error, having checked that it failed.
     pub(crate) async fn kubectl_fails(&self, arguments: &[&str], input: &str) -> Result<String> {
         fails(&self.kubectl(), arguments, input).await
