@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use fastrand::Rng;
+use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::shared::Shared;
@@ -28,6 +29,8 @@ const MOST_FILLINGS: usize = 100;
 /// its watch. On a busy machine fewer are written in time.
 const LAG: u64 = 300;
 const LONGEST_LAG: Duration = Duration::from_secs(8);
+/// How much of each server's log is told when a run fails.
+const LOG_LINES: usize = 20;
 
 /// What fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,7 +254,7 @@ impl Injection {
         }
         let lag = writes() - before;
         let through = self.shared.run.ledger().acknowledged_to().to_string();
-        let compacted = self.members.etcdctl(&["compact", &through], &[]).await;
+        let compacted = self.compact(&["compact", &through]).await;
         server.resume()?;
         self.shared.is_hurried.store(false, Ordering::Relaxed);
         compacted?;
@@ -287,15 +290,27 @@ impl Injection {
         self.exceeds(&counters.full, refused, "a write that names the NOSPACE alarm")
             .await?;
         let removed = counters.removals.load(Ordering::Relaxed);
+        let etcdctl = async |arguments: &[&str]| self.members.etcdctl(arguments, &[]).await;
+        let answer = etcdctl(&["del", "--prefix", FILLING_PREFIX, "--write-out=json"]).await?;
+        let answer: Value = serde_json::from_str(&answer)?;
+        let through = answer["header"]["revision"].as_u64().context("a revision")?;
         self.exceeds(&counters.removals, removed, "a deletion while etcd is full")
             .await?;
-        let etcdctl = async |arguments: &[&str]| self.members.etcdctl(arguments, &[]).await;
-        etcdctl(&["del", "--prefix", FILLING_PREFIX]).await?;
-        let through = self.shared.run.ledger().acknowledged_to().to_string();
-        etcdctl(&["compact", "--physical", &through]).await?;
+        // What is watched may not be compacted before it was seen.
+        self.shared.known_to(through).await?;
+        self.compact(&["compact", "--physical", &through.to_string()])
+            .await?;
         etcdctl(&["defrag"]).await?;
         etcdctl(&["alarm", "disarm"]).await?;
         Ok(format!("etcd was full after {count} other keys"))
+    }
+
+    /// Compacts, unless the servers have already done so.
+    async fn compact(&self, arguments: &[&str]) -> Result<()> {
+        match self.members.etcdctl(arguments, &[]).await {
+            Err(error) if !error.to_string().contains("has been compacted") => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Waits until a counter is above a value.
@@ -307,7 +322,8 @@ impl Injection {
         .await
     }
 
-    /// Waits until everybody serves and every client has gone on: writes succeed, and every watcher is up to date.
+    /// Waits until everybody serves and every client has gone on: writes succeed, nobody waits for a request that was sent
+    /// before, which the next fault would count as its own, and every watcher is up to date.
     async fn recover(&self) -> Result<()> {
         let shared = &self.shared;
         self.members.healthy().await?;
@@ -321,6 +337,16 @@ impl Injection {
         let written = shared.counters.writes.load(Ordering::Relaxed);
         self.exceeds(&shared.counters.writes, written, "a write after a fault")
             .await?;
+        let sent = shared.turns();
+        eventually("every client to go on", PATIENCE, async || {
+            let all = shared
+                .turns()
+                .into_iter()
+                .zip(&sent)
+                .all(|(now, then)| now >= then.saturating_add(2));
+            Ok((all || shared.run.phase() == Phase::Over).then_some(()))
+        })
+        .await?;
         let target = shared.run.ledger().acknowledged_to();
         let is_behind = |watched: &AtomicU64| watched.load(Ordering::SeqCst) < target;
         eventually("every watch to be up to date", PATIENCE, async || {
@@ -328,6 +354,21 @@ impl Injection {
             Ok(all.then_some(()))
         })
         .await
+    }
+
+    /// The members as etcd describes them, its alarms, and the last lines of each server's log.
+    pub(super) async fn describe(&self) -> String {
+        let mut lines = Vec::new();
+        for arguments in [&["endpoint", "status"][..], &["alarm", "list"]] {
+            let answer = self.members.etcdctl(arguments, &[]).await;
+            lines.push(answer.unwrap_or_else(|error| format!("{error:#}")));
+        }
+        for server in &self.shared.servers {
+            let log = server.log().unwrap_or_else(|error| format!("{error:#}"));
+            let from = log.lines().count().saturating_sub(LOG_LINES);
+            lines.extend(log.lines().skip(from).map(str::to_owned));
+        }
+        lines.join("\n")
     }
 
     /// Waits until every server uses the newest certificates: it has read them since, or started with them.

@@ -32,7 +32,7 @@ use tokio::task::JoinSet;
 
 use self::client::Client;
 use self::injection::{Injection, deck};
-use self::shared::Shared;
+use self::shared::{Shared, Turns};
 use self::watchers::Watcher;
 use crate::clients::{Protocol, eventually};
 use crate::cluster::EtcdMembers;
@@ -47,6 +47,7 @@ const MEMBERS: usize = 3;
 const NAMESPACES: u32 = 2;
 /// Each lane writes its own objects, one write after the other.
 const LANES: u32 = 6;
+const WRITERS: usize = LANES as usize;
 const OBJECTS: u32 = 8 * LANES;
 const GROUPS: u16 = 3;
 const OBJECT_BYTES: usize = 2700;
@@ -117,7 +118,13 @@ pub async fn run(settings: &Settings, say: impl Fn(&str)) -> Result<Summary> {
     let from = prepare(&servers, &place).await?;
     let selections = selections();
     let ledger = Ledger::new(OBJECTS, NAMESPACES, &selections, from);
-    let shared = Arc::new(Shared::new(servers, place, ledger, 2 * SERVERS));
+    let shared = Arc::new(Shared::new(
+        servers,
+        place,
+        ledger,
+        2 * SERVERS,
+        WRITERS + SERVERS,
+    ));
     let load = Load::start(&shared, settings.seed);
     let mut injection = Injection::new(Arc::clone(&shared), members, Rng::with_seed(settings.seed));
     let faults = deck(
@@ -127,8 +134,18 @@ pub async fn run(settings: &Settings, say: impl Fn(&str)) -> Result<Summary> {
     );
     let mut lines = Vec::new();
     for (number, fault) in faults.into_iter().enumerate() {
-        let line = injection.inject(fault, settings).await;
-        let line = line.with_context(|| format!("fault {number}, {fault:?}, seed {}", settings.seed))?;
+        let line = match injection.inject(fault, settings).await {
+            Ok(line) => line,
+            // What clients and servers saw before tells more than what was waited for in vain.
+            Err(error) => {
+                let (counts, violations) = (shared.counts(), shared.run.faults().join("\n"));
+                let seen = injection.describe().await;
+                let seed = settings.seed;
+                let detail =
+                    format!("fault {number}, {fault:?}, seed {seed}: {counts}\n{violations}\n{seen}");
+                return Err(error.context(detail));
+            }
+        };
         let line = format!("round {}: {line}", number / FAULTS_OF_A_ROUND + 1);
         say(&line);
         lines.push(line);
@@ -197,7 +214,8 @@ impl Load {
             writers.spawn(writers::run(Arc::clone(shared), lane, random));
         }
         for home in 0..SERVERS {
-            writers.spawn(readers::run(Arc::clone(shared), home, classes.clone()));
+            let turns = Turns::new(Arc::clone(shared), WRITERS + home);
+            writers.spawn(readers::run(Arc::clone(shared), home, turns, classes.clone()));
         }
         for (number, class) in classes.iter().cycle().take(2 * SERVERS).enumerate() {
             watchers.spawn(Watcher::new(Arc::clone(shared), number, *class).run());

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::PATIENCE;
 use super::client::{Answer, Client};
-use super::shared::{Shared, count};
+use super::shared::{Shared, Turns, count};
 use super::writers::unexpected;
 use crate::ledger::run::Phase;
 use crate::ledger::wire::page;
@@ -20,7 +20,7 @@ use crate::load::Call;
 const PAUSE: Duration = Duration::from_millis(150);
 
 /// Lists one selection after the other until the load ends.
-pub(super) async fn run(shared: Arc<Shared>, home: usize, classes: Vec<(ClassId, Selection)>) {
+pub(super) async fn run(shared: Arc<Shared>, home: usize, turns: Turns, classes: Vec<(ClassId, Selection)>) {
     let mut client = Client::new(Arc::clone(&shared), home);
     for (class, selection) in classes.into_iter().cycle() {
         sleep(PAUSE).await;
@@ -41,6 +41,7 @@ pub(super) async fn run(shared: Arc<Shared>, home: usize, classes: Vec<(ClassId,
             // The list may wait for an event that does not come any more.
             () = stop() => return,
         }
+        turns.next();
     }
 }
 

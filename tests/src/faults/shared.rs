@@ -1,8 +1,8 @@
 //! What all clients share.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::PATIENCE;
@@ -47,10 +47,45 @@ pub(super) struct Shared {
     felt: Mutex<BTreeMap<usize, Duration>>,
     /// How far each watcher has read.
     pub(super) watched: Vec<AtomicU64>,
+    /// How many requests of each writer and reader were answered.
+    turns: Vec<AtomicU64>,
+}
+
+/// A writer or reader among the turns; none is waited for after its end.
+pub(super) struct Turns {
+    shared: Arc<Shared>,
+    number: usize,
+}
+
+impl Turns {
+    pub(super) fn new(shared: Arc<Shared>, number: usize) -> Self {
+        Self { shared, number }
+    }
+
+    /// Counts an answered request.
+    pub(super) fn next(&self) {
+        if let Some(turns) = self.shared.turns.get(self.number) {
+            count(turns);
+        }
+    }
+}
+
+impl Drop for Turns {
+    fn drop(&mut self) {
+        if let Some(turns) = self.shared.turns.get(self.number) {
+            turns.store(u64::MAX, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Shared {
-    pub(super) fn new(servers: Vec<Standalone>, place: Place, ledger: Ledger, watchers: usize) -> Self {
+    pub(super) fn new(
+        servers: Vec<Standalone>,
+        place: Place,
+        ledger: Ledger,
+        watchers: usize,
+        others: usize,
+    ) -> Self {
         Self {
             servers,
             place,
@@ -61,7 +96,16 @@ impl Shared {
             fault: AtomicU64::new(0),
             felt: Mutex::default(),
             watched: (0..watchers).map(|_| AtomicU64::new(0)).collect(),
+            turns: (0..others).map(|_| AtomicU64::new(0)).collect(),
         }
+    }
+
+    /// The turns of all writers and readers so far.
+    pub(super) fn turns(&self) -> Vec<u64> {
+        self.turns
+            .iter()
+            .map(|turns| turns.load(Ordering::Relaxed))
+            .collect()
     }
 
     /// The highest revision of all responses so far.

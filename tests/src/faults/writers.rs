@@ -10,7 +10,7 @@ use http::StatusCode;
 use tokio::time::{Instant, sleep};
 
 use super::client::{Answer, Client};
-use super::shared::{Shared, count};
+use super::shared::{Shared, Turns, count};
 use super::{GROUPS, LANES, OBJECTS, PATIENCE, SERVERS};
 use crate::ledger::run::Phase;
 use crate::ledger::wire::{stored, written};
@@ -58,7 +58,9 @@ pub(super) async fn run(shared: Arc<Shared>, number: u32, random: Rng) {
             doubted_during: None,
         })
         .collect();
-    let home = usize::try_from(number).unwrap_or_default() % SERVERS;
+    let number = usize::try_from(number).unwrap_or_default();
+    let home = number % SERVERS;
+    let turns = Turns::new(Arc::clone(&shared), number);
     let mut lane = Lane {
         client: Client::new(Arc::clone(&shared), home),
         shared,
@@ -78,6 +80,7 @@ pub(super) async fn run(shared: Arc<Shared>, number: u32, random: Rng) {
                 // The ledger could not judge later writes of the object.
                 return;
             }
+            turns.next();
         }
     }
 }
