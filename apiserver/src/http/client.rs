@@ -106,7 +106,7 @@ pub enum CallError {
     #[error("{}", trust::handshake_text(.0))]
     Tls(#[source] io::Error),
     /// The connection broke.
-    #[error("EOF")]
+    #[error("{}", trust::broken_text(.0))]
     Broken(#[source] hyper::Error),
     /// The response is too large.
     #[error("the response has more than {0} bytes")]
@@ -127,8 +127,8 @@ fn connect_text(error: &io::Error) -> String {
 
 /// Why an exchange on a connection failed.
 enum Failed {
-    /// Before anything of an answer arrived.
-    Unanswered(hyper::Error),
+    /// The connection had ended before anything of the request was written to it.
+    Unsent(hyper::Error),
     Other(CallError),
 }
 
@@ -141,7 +141,7 @@ impl From<CallError> for Failed {
 impl From<Failed> for CallError {
     fn from(failed: Failed) -> Self {
         match failed {
-            Failed::Unanswered(error) => Self::Broken(error),
+            Failed::Unsent(error) => Self::Broken(error),
             Failed::Other(error) => error,
         }
     }
@@ -204,9 +204,9 @@ impl Client {
             };
             if let Some(sender) = self.take_idle(target) {
                 match self.exchange(target, sender, request()?, max_bytes).await {
-                    // The other side may have closed the connection while it was unused. The webhook may also have got the
-                    // request and failed: webhooks have to bear being called again for the same write.
-                    Err(Failed::Unanswered(_)) => {}
+                    // The other side closed the connection while it was unused. A request of which the other side may have
+                    // got anything is not sent again, as by the Go client.
+                    Err(Failed::Unsent(_)) => {}
                     result => return result.map_err(Failed::into),
                 }
             }
@@ -226,8 +226,17 @@ impl Client {
         request: Request<Full<Bytes>>,
         max_bytes: usize,
     ) -> Result<Answer, Failed> {
-        sender.ready().await.map_err(Failed::Unanswered)?;
-        let response = sender.send_request(request).await.map_err(Failed::Unanswered)?;
+        sender.ready().await.map_err(Failed::Unsent)?;
+        let sent = sender.try_send_request(request).await;
+        let response = sent.map_err(|mut failed| {
+            let unsent = failed.take_message().is_some();
+            let error = failed.into_error();
+            if unsent {
+                Failed::Unsent(error)
+            } else {
+                CallError::Broken(error).into()
+            }
+        })?;
         let (head, mut body) = response.into_parts();
         let mut read = BytesMut::new();
         while let Some(frame) = body.frame().await {

@@ -57,36 +57,32 @@ async fn serve_to(
     let address = listener.local_addr().unwrap();
     let connections = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&connections);
-    let dropped = Arc::<AtomicUsize>::default();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             counted.fetch_add(1, Ordering::SeqCst);
-            let Ok(stream) = acceptor.accept(stream).await else {
-                continue;
+            let stream = match acceptor.accept(stream).into_fallible().await {
+                Ok(stream) => stream,
+                Err((_, mut stream)) => {
+                    // Until the client closes: what it sent and nobody read would make the kernel drop the alert.
+                    tokio::spawn(async move { tokio::io::copy(&mut stream, &mut tokio::io::sink()).await });
+                    continue;
+                }
             };
-            let dropped = Arc::clone(&dropped);
-            let service = service_fn(move |request| respond(request, Arc::clone(&dropped)));
-            let connection =
-                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service_fn(respond));
             tokio::spawn(async move { drop(connection.await) });
         }
     });
     (address, connections)
 }
 
-async fn respond(
-    request: Request<Incoming>,
-    dropped: Arc<AtomicUsize>,
-) -> io::Result<Response<BoxBody<Bytes, io::Error>>> {
+async fn respond(request: Request<Incoming>) -> io::Result<Response<BoxBody<Bytes, io::Error>>> {
     let path = request.uri().path().to_owned();
     let authorization = request.headers().get(header::AUTHORIZATION).cloned();
     let body = request.into_body().collect().await.unwrap().to_bytes();
     let full = |bytes: Bytes| Full::new(bytes).map_err(|never| match never {}).boxed();
     Ok(match path.as_str() {
         "/hangs" => std::future::pending().await,
-        "/drops-once" if dropped.fetch_add(1, Ordering::SeqCst) == 0 => {
-            return Err(io::ErrorKind::ConnectionReset.into());
-        }
         "/drops" => return Err(io::ErrorKind::ConnectionReset.into()),
         "/breaks" => {
             let begins = std::future::ready(Ok(Frame::data(Bytes::from_static(b"{"))));
@@ -163,30 +159,51 @@ async fn connections_are_kept_and_replaced_when_the_server_closes_them() {
 }
 
 #[tokio::test]
-async fn a_call_is_repeated_once_if_a_kept_connection_gave_no_answer() {
+async fn a_call_that_was_sent_is_not_repeated() {
     let authority = Authority::new("webhooks");
     let (address, connections) = serve(&authority.issue(&Subject::server())).await;
     let client = Client::new(Loopback(address));
     let target = target("drydock.test", &authority.pem());
-    let made = || connections.load(Ordering::SeqCst);
-    // A new connection is not replaced.
-    assert_eq!(post(&client, &target, "/drops").await.unwrap_err(), "EOF");
-    assert_eq!(made(), 1);
-    for (path, expected, connections) in [
+    let broken = || Err("EOF".to_owned());
+    for (path, expected, made) in [
+        ("/drops", broken(), 1),
         ("/", Ok(200), 2),
-        ("/drops-once", Ok(200), 3),
-        ("/drops", Err("EOF".to_owned()), 4),
-        ("/", Ok(200), 5),
+        // On the connection that is kept. A second call would take a third one.
+        ("/drops", broken(), 2),
+        ("/", Ok(200), 3),
         // The webhook has begun to answer.
-        ("/breaks", Err("EOF".to_owned()), 5),
+        ("/breaks", broken(), 3),
     ] {
         let answer = post(&client, &target, path).await;
         assert_eq!(
-            (answer.map(|(code, _)| code), made()),
-            (expected, connections),
+            (answer.map(|(code, _)| code), connections.load(Ordering::SeqCst)),
+            (expected, made),
             "{path}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_call_for_which_the_kept_connection_had_ended_takes_a_new_one() {
+    let authority = Authority::new("webhooks");
+    let (address, connections) = serve(&authority.issue(&Subject::server())).await;
+    let client = Client::new(Loopback(address));
+    let target = target("drydock.test", &authority.pem());
+    let (near, _far) = tokio::io::duplex(1);
+    let (ended, connection) = handshake(TokioIo::new(near)).await.unwrap();
+    drop(connection);
+    // The call has looked for connections that ended, and waits for its turn, when this one does.
+    let calls = client.calls(&target);
+    let all = calls.acquire_many(u32::try_from(CALLS_IN_FLIGHT).unwrap()).await;
+    let end = async {
+        let mut pools = client.pools.lock().unwrap();
+        let pool = pools.get_mut(&target.key()).unwrap();
+        pool.idle.push((ended, Instant::now()));
+        drop((pools, all));
+    };
+    let (answer, ()) = tokio::join!(biased; post(&client, &target, "/"), end);
+    assert_eq!(answer.unwrap().0, 200);
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
@@ -269,13 +286,25 @@ async fn credentials_are_shown_to_the_server() {
     let (address, _) = serve_to(&server, clients.build().unwrap()).await;
     let client = Client::new(Loopback(address));
     let stranger = target("drydock.test", &authority.pem());
-    post(&client, &stranger, "/who").await.unwrap_err();
-    let own = authority.issue(&Subject::client("drydock"));
-    let certificate = ClientCertificate::from_pem(own.certificate_pem.as_bytes(), own.key_pem.as_bytes());
-    let known = Target {
-        trust: Arc::new(Trust::new(authority.pem().as_bytes(), Some(&certificate.unwrap())).unwrap()),
-        ..stranger
+    assert_eq!(
+        post(&client, &stranger, "/who").await.unwrap_err(),
+        "remote error: tls: certificate required"
+    );
+    let with_certificate = |issuer: &Authority| {
+        let own = issuer.issue(&Subject::client("drydock"));
+        let certificate = ClientCertificate::from_pem(own.certificate_pem.as_bytes(), own.key_pem.as_bytes());
+        Target {
+            trust: Arc::new(Trust::new(authority.pem().as_bytes(), Some(&certificate.unwrap())).unwrap()),
+            ..stranger.clone()
+        }
     };
+    assert_eq!(
+        post(&client, &with_certificate(&Authority::new("others")), "/who")
+            .await
+            .unwrap_err(),
+        "remote error: tls: unknown certificate authority"
+    );
+    let known = with_certificate(&authority);
     assert_eq!(post(&client, &known, "/who").await.unwrap(), (200, Bytes::new()));
     let with_token = Target {
         authorization: Some(Arc::new(Authorization::bearer("a-token").unwrap())),

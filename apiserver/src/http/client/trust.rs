@@ -10,7 +10,10 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::verify_server_name;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject};
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore,
+    SignatureScheme,
+};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Why a bundle cannot be used.
@@ -147,10 +150,13 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
+fn tls_error(error: &io::Error) -> Option<&Error> {
+    error.get_ref()?.downcast_ref::<Error>()
+}
+
 /// The text of a failed handshake.
 pub(super) fn handshake_text(error: &io::Error) -> String {
-    let source = error.get_ref().and_then(|source| source.downcast_ref::<Error>());
-    match source {
+    match tls_error(error) {
         Some(Error::InvalidCertificate(problem)) => {
             let text = match problem {
                 CertificateError::UnknownIssuer => "certificate signed by unknown authority".to_owned(),
@@ -161,6 +167,38 @@ pub(super) fn handshake_text(error: &io::Error) -> String {
             };
             format!("tls: failed to verify certificate: x509: {text}")
         }
+        Some(Error::AlertReceived(alert)) => refusal_text(*alert),
         _ => error.to_string(),
     }
+}
+
+/// The text of a connection that broke. A server that does not accept the client's certificate says so only after the client
+/// has finished its handshake.
+pub(super) fn broken_text(error: &hyper::Error) -> String {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    match source.and_then(tls_error) {
+        Some(Error::AlertReceived(alert)) => refusal_text(*alert),
+        _ => "EOF".to_owned(),
+    }
+}
+
+/// The alert by which the other side ended the connection.
+fn refusal_text(alert: AlertDescription) -> String {
+    let text = match alert {
+        AlertDescription::CertificateRequired => "certificate required",
+        AlertDescription::BadCertificate => "bad certificate",
+        AlertDescription::UnknownCA => "unknown certificate authority",
+        AlertDescription::CertificateExpired => "expired certificate",
+        AlertDescription::CertificateRevoked => "revoked certificate",
+        AlertDescription::CertificateUnknown => "unknown certificate",
+        AlertDescription::UnsupportedCertificate => "unsupported certificate",
+        AlertDescription::AccessDenied => "access denied",
+        AlertDescription::DecryptError => "error decrypting message",
+        AlertDescription::HandshakeFailure => "handshake failure",
+        AlertDescription::ProtocolVersion => "protocol version not supported",
+        AlertDescription::UnrecognisedName => "unrecognized name",
+        AlertDescription::InternalError => "internal error",
+        other => return format!("remote error: tls: alert({})", u8::from(other)),
+    };
+    format!("remote error: tls: {text}")
 }
