@@ -405,9 +405,10 @@ impl ValidatingPlugin for ValidatingWebhooks {
             let configurations = self.0.configurations.items();
             let hooks = configurations.items.iter().flat_map(|item| &item.compiled);
             let mut calls = Vec::new();
-            for (index, hook) in hooks.enumerate() {
+            for hook in hooks {
                 if let Some(endpoint) = self.0.matched(hook, attributes).await? {
-                    calls.push(self.validate_by(hook, attributes, endpoint, index));
+                    // In the audit log they are counted among those that are called, other than mutating ones.
+                    calls.push(self.validate_by(hook, attributes, endpoint, calls.len()));
                 }
             }
             join_all(calls).await.into_iter().collect()

@@ -3,7 +3,7 @@
 //! Policies that cannot be applied as the host's objects say are not passed over in silence: each is a [`Fault`], about which
 //! its failure policy decides.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -21,8 +21,16 @@ use crate::registry::admission::WriteAttributes;
 use crate::registry::endpoint::Endpoint;
 use crate::registry::resource::metadata_text;
 
-/// What the audit annotations begin with about policies that the failure policy passed over; the name of the policy follows.
-const FAILED_OPEN: &str = "failed-open.policy.drydock.dev/";
+/// What joins the values of an audit annotation, as the reference joins those that policies add.
+pub(super) const AND: &str = ", ";
+/// The longest value of an audit annotation, in bytes.
+const MAX_ANNOTATION_BYTES: usize = 10 * 1024;
+
+/// Cuts what would be too long for an audit annotation.
+pub(super) fn cut(text: &mut String) {
+    let end = text.floor_char_boundary(MAX_ANNOTATION_BYTES.min(text.len()));
+    text.truncate(end);
+}
 
 /// A policy of the host.
 pub(super) type Policy<P> = Item<Definition<P>>;
@@ -96,15 +104,49 @@ impl<P> Fault<P> {
         };
         format!("failed to configure {what}: {}", self.error)
     }
+}
 
-    /// Records that the failure policy let the write go on without the policy.
-    pub(super) fn annotate(&self, attributes: &Attributes<'_>) {
-        let name = self.policy.compiled.name();
-        let text = match self.binding() {
-            Some(binding) => format!("{binding}: {}", self.text()),
-            None => self.text(),
+/// The policies that their failure policies pass over for a write, with all reasons.
+pub(super) struct FailedOpen {
+    /// What the keys of the audit annotations begin with. Policies of the two kinds may have the same name.
+    prefix: &'static str,
+    reasons: BTreeMap<String, Vec<String>>,
+}
+
+impl FailedOpen {
+    pub(super) const fn of_validations() -> Self {
+        Self::new("failed-open.validation.policy.drydock.dev/")
+    }
+
+    pub(super) const fn of_mutations() -> Self {
+        Self::new("failed-open.mutation.policy.drydock.dev/")
+    }
+
+    const fn new(prefix: &'static str) -> Self {
+        Self {
+            prefix,
+            reasons: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn add<P>(&mut self, fault: &Fault<P>) {
+        let text = match fault.binding() {
+            Some(binding) => format!("{binding}: {}", fault.text()),
+            None => fault.text(),
         };
-        attributes.audit().annotate(format!("{FAILED_OPEN}{name}"), text);
+        let name = fault.policy.compiled.name();
+        self.reasons.entry(name.to_owned()).or_default().push(text);
+    }
+
+    /// Records them in the audit log.
+    pub(super) fn annotate(self, attributes: &Attributes<'_>) {
+        for (name, reasons) in self.reasons {
+            let mut text = reasons.join(AND);
+            cut(&mut text);
+            attributes
+                .audit()
+                .annotate(format!("{}{name}", self.prefix), text);
+        }
     }
 }
 

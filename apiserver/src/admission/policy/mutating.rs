@@ -12,13 +12,12 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use super::bound::{self, BoundPolicies, Fault};
+use super::bound::{self, BoundPolicies, FailedOpen, Fault};
 use super::definition::{self, Definition, MutatingPrograms};
 use super::evaluation::{self, Conditions};
 use super::metrics::Action;
 use super::{PolicyContext, Problem, input, prepared};
 use crate::admission::PluginName;
-use crate::admission::attributes::Attributes;
 use crate::admission::plugin::{MutatingPlugin, Mutation, Plugin};
 use crate::error::{ApiError, PolicyReason};
 use crate::host::FollowedKind;
@@ -86,12 +85,14 @@ impl MutatingPlugin for MutatingPolicies {
         async move {
             let mut errors = Errors::default();
             let mut invocations = Vec::new();
+            let mut failed_open = FailedOpen::of_mutations();
             for found in self.0.of_write(&mutation.attributes).await {
                 match found {
                     Ok(invocation) => invocations.push(invocation),
-                    Err(fault) => self.misconfigured(&fault, &mutation.attributes, &mut errors),
+                    Err(fault) => self.misconfigured(&fault, &mut failed_open, &mut errors),
                 }
             }
+            failed_open.annotate(&mutation.attributes);
             if !invocations.is_empty() {
                 let sees = |invocation: &Invocation| invocation.policy.compiled.sees_namespace;
                 let namespace = if invocations.iter().any(sees) {
@@ -128,7 +129,7 @@ impl MutatingPolicies {
     fn misconfigured(
         &self,
         fault: &Fault<MutatingPrograms>,
-        attributes: &Attributes<'_>,
+        failed_open: &mut FailedOpen,
         errors: &mut Errors,
     ) {
         let policy = &fault.policy.compiled;
@@ -138,7 +139,7 @@ impl MutatingPolicies {
         metrics.mutated(policy.name(), binding.unwrap_or_default(), action, true);
         match action {
             Action::Deny => errors.add(policy, binding, &fault.text(), None),
-            _ => fault.annotate(attributes),
+            _ => failed_open.add(fault),
         }
     }
 

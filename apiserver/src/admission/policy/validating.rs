@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
-use super::bound::{self, BoundPolicies, Fault, Invocation};
+use super::bound::{self, AND, BoundPolicies, FailedOpen, Fault, Invocation};
 use super::definition::{self, Binding, Definition, ValidatingPrograms};
 use super::evaluation::{self, Conditions, Finding, Findings};
 use super::metrics::Action;
@@ -32,8 +32,6 @@ const BINDINGS: FollowedKind = FollowedKind::of_admission(
 );
 /// How many failures an audit annotation lists.
 const MAX_AUDITED: usize = 50;
-/// The longest value of an audit annotation, in bytes.
-const MAX_ANNOTATION_BYTES: usize = 10 * 1024;
 
 /// The policies of the host.
 pub struct ValidatingPolicies(BoundPolicies<ValidatingPrograms>);
@@ -66,6 +64,7 @@ impl ValidatingPlugin for ValidatingPolicies {
                 denied: None,
                 annotations: BTreeMap::new(),
                 audited: Vec::new(),
+                failed_open: FailedOpen::of_validations(),
             };
             for found in self.0.of_write(attributes).await {
                 match found {
@@ -90,6 +89,7 @@ struct Dispatch<'a> {
     /// The values of audit annotations, by key.
     annotations: BTreeMap<String, Vec<String>>,
     audited: Vec<AuditedFailure>,
+    failed_open: FailedOpen,
 }
 
 /// A failure in the audit annotation.
@@ -188,8 +188,7 @@ impl Dispatch<'_> {
         for (key, value) in findings.annotations {
             match value {
                 Ok(mut value) => {
-                    let end = value.floor_char_boundary(MAX_ANNOTATION_BYTES.min(value.len()));
-                    value.truncate(end);
+                    bound::cut(&mut value);
                     let values = self.annotations.entry(format!("{name}/{key}")).or_default();
                     if !values.contains(&value) {
                         values.push(value);
@@ -209,7 +208,7 @@ impl Dispatch<'_> {
         metrics.validated(policy.name(), binding.unwrap_or_default(), action, true);
         match action {
             Action::Deny => self.deny(policy, binding, &fault.text(), None),
-            _ => fault.annotate(self.attributes),
+            _ => self.failed_open.add(fault),
         }
     }
 
@@ -243,8 +242,9 @@ impl Dispatch<'_> {
 
     fn finish(mut self) -> Result<(), ApiError> {
         for (key, values) in self.annotations {
-            self.attributes.audit().annotate(key, values.join(", "));
+            self.attributes.audit().annotate(key, values.join(AND));
         }
+        self.failed_open.annotate(self.attributes);
         if !self.audited.is_empty() {
             self.audited.truncate(MAX_AUDITED);
             let text = serde_json::to_string(&self.audited).map_err(ApiError::internal)?;

@@ -11,13 +11,21 @@ use crate::host::{AuthenticationConfig, Host};
 use crate::http::client::SystemResolver;
 use crate::metrics::Metrics;
 
-/// A webhook that cannot be called, and that need not be.
+/// Webhooks that cannot be called, and that need not be: one for pods, and two for everything.
 fn configurations(kind: FollowedKind) -> Arc<Followed> {
-    let configuration = json!({"metadata": {"name": "c"}, "webhooks": [{
-        "name": "w.example.com", "clientConfig": {"url": "http://insecure.example.com"}, "failurePolicy": "Ignore",
-        "rules": [{"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "operations": ["*"]}],
-        "sideEffects": "None", "admissionReviewVersions": ["v1"],
-    }]});
+    let webhook = |name: &str, resources: &str| {
+        json!({
+            "name": name, "clientConfig": {"url": "http://insecure.example.com"}, "failurePolicy": "Ignore",
+            "rules": [{"apiGroups": ["*"], "apiVersions": ["*"], "resources": [resources], "operations": ["*"]}],
+            "sideEffects": "None", "admissionReviewVersions": ["v1"],
+        })
+    };
+    let webhooks = [
+        webhook("pods.example.com", "pods"),
+        webhook("w.example.com", "*"),
+        webhook("x.example.com", "*"),
+    ];
+    let configuration = json!({"metadata": {"name": "c"}, "webhooks": webhooks});
     let followed = Followed::new(kind);
     followed.replace(vec![Arc::new(configuration)]);
     Arc::new(followed)
@@ -25,7 +33,7 @@ fn configurations(kind: FollowedKind) -> Arc<Followed> {
 
 /// Checklist 56.
 #[tokio::test]
-async fn a_webhook_that_is_passed_over_is_counted_and_recorded() {
+async fn webhooks_that_are_passed_over_are_counted_and_recorded() {
     let mut registry = Registry::default();
     let context = WebhookContext {
         client: Arc::new(Client::new(SystemResolver)),
@@ -43,15 +51,23 @@ async fn a_webhook_that_is_passed_over_is_counted_and_recorded() {
     validating.validate(&attributes(Phase::Validating)).await.unwrap();
     let contents = creation.audit.contents();
     let annotation = |key: &str| contents.annotations[key].as_str();
+    // kube-apiserver counts mutating webhooks among all of them, and validating ones among those that it calls.
+    let places = [
+        ("mutation", 1, "w"),
+        ("mutation", 2, "x"),
+        ("validating", 0, "w"),
+        ("validating", 1, "x"),
+    ];
+    for (phase, index, name) in places {
+        let key = format!("failed-open.{phase}.webhook.admission.k8s.io/round_0_index_{index}");
+        assert_eq!(annotation(&key), format!("{name}.example.com"));
+    }
+    let failed_open = |key: &&String| key.starts_with("failed-open.");
     assert_eq!(
-        annotation("failed-open.mutation.webhook.admission.k8s.io/round_0_index_0"),
-        "w.example.com"
+        contents.annotations.keys().filter(failed_open).count(),
+        places.len()
     );
-    assert_eq!(
-        annotation("failed-open.validating.webhook.admission.k8s.io/round_0_index_0"),
-        "w.example.com"
-    );
-    let mutated = annotation("mutation.webhook.admission.k8s.io/round_0_index_0");
+    let mutated = annotation("mutation.webhook.admission.k8s.io/round_0_index_1");
     assert_eq!(
         serde_json::from_str::<Value>(mutated).unwrap(),
         json!({"configuration": "c", "webhook": "w.example.com", "mutated": false})

@@ -39,9 +39,9 @@ pub(super) struct Applied {
 }
 
 /// A create of an object with the label `app: web` under a policy of either kind.
-pub(super) async fn applied(policy: Value, binding: Option<Value>) -> Applied {
+pub(super) async fn applied(policy: Value, bindings: impl IntoIterator<Item = Value>) -> Applied {
     let fake = FakeHost::new(AuthenticationConfig::default());
-    let bindings: Vec<Arc<Value>> = binding.into_iter().map(Arc::new).collect();
+    let bindings: Vec<Arc<Value>> = bindings.into_iter().map(Arc::new).collect();
     let policies = vec![Arc::new(policy)];
     *fake.followed.lock().unwrap() = [
         ("validatingadmissionpolicies", policies.clone()),

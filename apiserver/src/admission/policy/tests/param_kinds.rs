@@ -55,7 +55,12 @@ async fn what_it_passes_over_is_counted_and_recorded() {
     let found = applied(with_unknown_kind("Ignore", "web"), Some(of_others())).await;
     let text = "failed to configure policy: failed to find resource referenced by paramKind: \
                 'absent.example.com/v1, Kind=Nothing'";
-    let annotations = [("failed-open.policy.drydock.dev/p".to_owned(), text.to_owned())];
+    let annotations = ["validation", "mutation"].map(|phase| {
+        (
+            format!("failed-open.{phase}.policy.drydock.dev/p"),
+            text.to_owned(),
+        )
+    });
     assert_eq!(found.annotations, annotations.into());
     for kind in ["validating", "mutating"] {
         let line = format!(
