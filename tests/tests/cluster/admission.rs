@@ -3,6 +3,7 @@
 //!
 //! All webhooks stand in two configurations, and each is for objects with its own label in the namespaces of this file.
 
+mod credentials;
 mod hooks;
 mod phases;
 mod reviewer;
@@ -319,7 +320,8 @@ fn comparable(review: &Value, group: &str) -> Result<Value> {
     Ok(serde_json::from_str(&review.to_string().replace(group, "GROUP"))?)
 }
 
-/// Checklist 54: every verb asks a webhook the same question as for a custom resource.
+/// Checklist 54: every verb asks a webhook the same question as for a custom resource, and as often, also where the webhook ends
+/// the connection without an answer.
 #[tokio::test]
 async fn reviews_are_those_of_a_custom_resource() -> Result<()> {
     let Some(stage) = together().await? else {
@@ -331,8 +333,9 @@ async fn reviews_are_those_of_a_custom_resource() -> Result<()> {
     in_force(&stage, &namespace).await?;
     let mut pair = Pair::new(&stage, Subject::Request).await?;
     let mut failures = Vec::new();
-    for (case, path) in [("allow", "allow"), ("label", "label")] {
-        for (step, call) in calls(&namespace, case, if case == "allow" { 100 } else { 200 }) {
+    let cases = [("allow", "allow"), ("label", "label"), ("drops", "drop")];
+    for (first, (case, path)) in (100..).step_by(100).zip(cases) {
+        for (step, call) in calls(&namespace, case, first) {
             reviewer.taken(path);
             pair.ours.send(&call).await?;
             let ours = reviewer.taken(path);

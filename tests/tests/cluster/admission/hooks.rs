@@ -104,6 +104,8 @@ pub(super) const HOOKS: &[Hook] = &[
     validating("beta", "no-types", beta),
     validating("fails", "500", usual),
     validating("fails-open", "500", ignored),
+    validating("drops", "drop", usual),
+    validating("drops-open", "drop", ignored),
     validating("missing", "404", usual),
     validating("says-status", "status", usual),
     validating("empty", "empty", usual),

@@ -1,7 +1,7 @@
 //! A server with many admission webhooks: the path of a call says how it answers. It keeps every review.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,6 +15,9 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use rustls::RootCertStore;
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
@@ -40,13 +43,27 @@ impl Drop for Reviewer {
 }
 
 impl Reviewer {
+    /// A server for everybody.
     pub(crate) async fn start() -> Result<Self> {
+        Self::start_for(WebPkiClientVerifier::no_client_auth()).await
+    }
+
+    /// A server for clients with a certificate of an authority.
+    pub(crate) async fn start_for_clients_of(clients: &Authority) -> Result<Self> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(clients.certificate().as_bytes())?)?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        Self::start_for(clients.build()?).await
+    }
+
+    async fn start_for(clients: Arc<dyn ClientCertVerifier>) -> Result<Self> {
         let authority = Authority::new("reviewer")?;
         let credential = authority.serving(&[], Validity::Current)?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
+            .with_client_cert_verifier(clients)
             .with_single_cert(
                 vec![CertificateDer::from_pem_slice(credential.certificate.as_bytes())?],
                 PrivateKeyDer::from_pem_slice(credential.key.as_bytes())?,
@@ -84,8 +101,13 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, reviews: Reviews) {
     while let Ok((stream, _)) = listener.accept().await {
         let (acceptor, reviews) = (acceptor.clone(), Arc::clone(&reviews));
         tokio::spawn(async move {
-            let Ok(stream) = acceptor.accept(stream).await else {
-                return;
+            let stream = match acceptor.accept(stream).into_fallible().await {
+                Ok(stream) => stream,
+                Err((_, mut stream)) => {
+                    // Until the client closes: what it sent and nobody read would make the kernel drop the alert.
+                    tokio::io::copy(&mut stream, &mut tokio::io::sink()).await.ok();
+                    return;
+                }
             };
             let service = service_fn(move |request| respond(request, Arc::clone(&reviews)));
             let connection = hyper::server::conn::http1::Builder::new();
@@ -97,7 +119,7 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, reviews: Reviews) {
     }
 }
 
-async fn respond(request: Request<Incoming>, reviews: Reviews) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn respond(request: Request<Incoming>, reviews: Reviews) -> io::Result<Response<Full<Bytes>>> {
     let path = request.uri().path().to_owned();
     let body = request
         .into_body()
@@ -114,6 +136,7 @@ async fn respond(request: Request<Incoming>, reviews: Reviews) -> Result<Respons
     let path = path.trim_start_matches('/').to_owned();
     Ok(match answer_of(&path) {
         How::Hangs => std::future::pending().await,
+        How::Drops => return Err(io::ErrorKind::ConnectionReset.into()),
         How::Raw(code, media_type, body) => {
             let mut response = Response::new(Full::from(body));
             *response.status_mut() = StatusCode::from_u16(code).unwrap_or_default();
@@ -142,6 +165,8 @@ async fn respond(request: Request<Incoming>, reviews: Reviews) -> Result<Respons
 /// How a webhook answers.
 enum How {
     Hangs,
+    /// Ends the connection instead.
+    Drops,
     Raw(u16, &'static str, &'static str),
     Reviewed(fn(&mut Value, &Value)),
 }
@@ -167,6 +192,7 @@ fn note(answer: &mut Value, request: &Value, note: &str) {
 fn answer_of(path: &str) -> How {
     match path {
         "hang" => How::Hangs,
+        "drop" => How::Drops,
         "500" => How::Raw(500, "text/plain", "out of order"),
         "404" => How::Raw(404, "text/plain", "nothing here"),
         "status" => How::Raw(
