@@ -2,6 +2,9 @@
 //!
 //! `DRYDOCK_REFUSALS` sets how many requests are refused beside a watch; `make refusals` sends 100,000.
 
+mod full_store;
+mod strangers;
+
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
