@@ -203,6 +203,30 @@ async fn argo_cd_syncs_with_force_and_finds_no_difference_afterwards() -> Result
     delete(&kubectl, &manifests).await
 }
 
+/// Argo CD itself, by its engine: both ways of applying, differences, health, drift, pruning, and its cache of both versions.
+#[tokio::test]
+async fn the_engine_of_argo_cd_syncs_compares_prunes_and_follows() -> Result<()> {
+    let Some(stage) = together().await? else {
+        return Ok(());
+    };
+    let programs = programs().await?;
+    let kubeconfig = stage.control_plane().admin_kubeconfig();
+    let folder = TempDir::new()?;
+    for (name, arguments) in [("argo-server", ["-server-side"].as_slice()), ("argo-client", &[])] {
+        let path = folder.path().join(name);
+        fs::write(&path, manifests(&programs, name).await?)?;
+        let mut argo = Command::new(programs.join("argo-cd"));
+        argo.arg("-kubeconfig")
+            .arg(&kubeconfig)
+            .args(arguments)
+            // The engine writes manifests and a kubeconfig to files.
+            .env("TMPDIR", folder.path())
+            .stdin(fs::File::open(&path)?);
+        ends_with_done(&mut argo).await?;
+    }
+    Ok(())
+}
+
 /// Helm of release 4, which applies on the server, with the release's record in a namespace of this test.
 struct Helm {
     program: PathBuf,
