@@ -6,40 +6,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use drydock_storage::conformance::sealing::{for_everything, static_keys as keys};
 use drydock_storage::conformance::{Backend, put, thing as key, value};
 use drydock_storage::rocks::{self, RocksStore};
 use drydock_storage::seal::kms::plugin::{Behaviour, Plugin};
 use drydock_storage::seal::kms::{Endpoint, Kms, KmsOptions};
-use drydock_storage::seal::{
-    self, CipherKind, Provider, Rule, Seal, SealError, SealMetrics, Sealer, StaticKey, StaticKeys,
-};
+use drydock_storage::seal::{self, CipherKind, Provider, Seal, SealError, SealMetrics, Sealer};
 use drydock_storage::{
     At, Events as _, KeyRange, Options, Outcome, Page, Removable, Revision, Signal, Store, StoreError,
     Transaction,
 };
 use tempfile::TempDir;
-use zeroize::Zeroizing;
 
 const GRACE: Duration = Duration::from_secs(30);
 /// What must not be on any disk. Long enough to be compressed, and its start is not.
 const MARKER: &str = "qZx9vKw2-marker-7Hd3pLs8";
 
-fn keys(kind: CipherKind, keys: &[(&str, u8)]) -> Provider {
-    let keys = keys
-        .iter()
-        .map(|(name, byte)| StaticKey::new(kind, name, &Zeroizing::new(vec![*byte; 32])).unwrap());
-    Provider::Static(Arc::new(StaticKeys {
-        kind,
-        keys: keys.collect(),
-    }))
-}
-
 fn sealer(providers: Vec<Provider>) -> Arc<Sealer> {
-    let rule = Rule {
-        resources: vec!["*.*".to_owned()],
-        providers,
-    };
-    Arc::new(Sealer::new(vec![rule], Arc::default(), SealMetrics::new("test")))
+    Arc::new(Sealer::new(
+        for_everything(providers),
+        Arc::default(),
+        SealMetrics::new("test"),
+    ))
 }
 
 fn options(folder: &Path, seal: &Arc<Sealer>) -> Options {
@@ -244,13 +232,7 @@ async fn a_key_is_replaced_while_the_store_is_open() {
     let store = open(root.path(), &seal);
     let revision = put(&store, "one", MARKER).await;
     assert!(!store.is_stale(&key("one"), revision).await.unwrap());
-    let rule = |providers| {
-        vec![Rule {
-            resources: vec!["*.*".to_owned()],
-            providers,
-        }]
-    };
-    seal.replace(rule(vec![keys(CipherKind::AesGcm, &[new, old])]));
+    seal.replace(for_everything(vec![keys(CipherKind::AesGcm, &[new, old])]));
     assert!(store.is_stale(&key("one"), revision).await.unwrap());
     assert!(
         !store.is_stale(&key("one"), Revision(1)).await.unwrap(),
@@ -263,7 +245,7 @@ async fn a_key_is_replaced_while_the_store_is_open() {
     };
     assert!(!store.is_stale(&key("one"), revision).await.unwrap());
     // The old key is dropped before the history that needs it: watches from there end, the state is whole.
-    seal.replace(rule(vec![keys(CipherKind::AesGcm, &[new])]));
+    seal.replace(for_everything(vec![keys(CipherKind::AesGcm, &[new])]));
     store.close(GRACE).await.unwrap();
     drop(store);
     let store = open(root.path(), &seal);
@@ -272,7 +254,10 @@ async fn a_key_is_replaced_while_the_store_is_open() {
     let first = events.next().await;
     assert!(matches!(first, Some(Signal::Compacted(_))), "{first:?}");
     // And back to no encryption.
-    seal.replace(rule(vec![Provider::Identity, keys(CipherKind::AesGcm, &[new])]));
+    seal.replace(for_everything(vec![
+        Provider::Identity,
+        keys(CipherKind::AesGcm, &[new]),
+    ]));
     assert!(store.is_stale(&key("one"), revision).await.unwrap());
     store.close(GRACE).await.unwrap();
 }

@@ -3,33 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use drydock_storage::conformance::sealing::rules;
 use drydock_storage::conformance::{put, thing};
 use drydock_storage::etcd::{EtcdOptions, EtcdStore};
-use drydock_storage::seal::{CipherKind, Provider, Rule, Seal, SealMetrics, Sealer, StaticKey, StaticKeys};
+use drydock_storage::seal::{Seal, SealMetrics, Sealer};
 use drydock_storage::{
     At, Damaged, Events as _, KeyRange, Outcome, Page, Removable, Revision, Signal, Store, StoreError,
     Transaction, Unread,
 };
-use zeroize::Zeroizing;
 
 use crate::etcd_process::EtcdProcess;
 
 const MARKER: &str = "qZx9vKw2-marker-7Hd3pLs8";
-
-fn rules(keys: &[(&str, u8)]) -> Vec<Rule> {
-    let kind = CipherKind::AesGcm;
-    let keys = keys
-        .iter()
-        .map(|(name, byte)| StaticKey::new(kind, name, &Zeroizing::new(vec![*byte; 32])).unwrap());
-    let keys = Arc::new(StaticKeys {
-        kind,
-        keys: keys.collect(),
-    });
-    vec![Rule {
-        resources: vec!["*.*".to_owned()],
-        providers: vec![Provider::Static(keys)],
-    }]
-}
 
 async fn open(etcd: &EtcdProcess, seal: &Arc<Sealer>) -> EtcdStore {
     let options = EtcdOptions {

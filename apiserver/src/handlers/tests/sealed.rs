@@ -1,27 +1,12 @@
 //! Objects whose value is sealed: with a key that is replaced, missing, and back.
 
+use drydock_storage::conformance::sealing::rules;
 use drydock_storage::rocks::RocksStore;
-use drydock_storage::seal::{CipherKind, Provider, Rule, SealMetrics, Sealer, StaticKey, StaticKeys};
+use drydock_storage::seal::{SealMetrics, Sealer};
 use drydock_storage::{Key, Options};
-use zeroize::Zeroizing;
 
 use super::*;
 use crate::request::options::UNSAFE_DELETE;
-
-fn rules(keys: &[(&str, u8)]) -> Vec<Rule> {
-    let kind = CipherKind::AesGcm;
-    let keys = keys
-        .iter()
-        .map(|(name, byte)| StaticKey::new(kind, name, &Zeroizing::new(vec![*byte; 32])).unwrap());
-    let keys = Arc::new(StaticKeys {
-        kind,
-        keys: keys.collect(),
-    });
-    vec![Rule {
-        resources: vec!["*.coordination.k8s.io".to_owned()],
-        providers: vec![Provider::Static(keys)],
-    }]
-}
 
 fn key(n: usize) -> Key {
     Key::new(
