@@ -67,6 +67,18 @@ pub enum ExportError {
         /// Why.
         reason: String,
     },
+    /// The store had another number of objects than it said before.
+    #[error(
+        "{path} is not complete: the store has {found} objects, and said before that it has {expected}. Repeat it"
+    )]
+    Miscounted {
+        /// The file.
+        path: PathBuf,
+        /// What the store said.
+        expected: u64,
+        /// How many there were.
+        found: u64,
+    },
     /// An export was written by a newer version.
     #[error("{path} has format {found}, this version reads formats up to {FORMAT}")]
     TooNew {
@@ -103,29 +115,95 @@ pub(crate) fn jump(revision: Revision, age: Duration) -> Revision {
 pub(crate) struct Exported<'a> {
     pub(crate) store: Uuid,
     pub(crate) revision: Revision,
-    pub(crate) entries: &'a [(Key, Entry)],
+    /// How many objects it has.
+    pub(crate) count: u64,
     pub(crate) now_ms: u64,
     /// What seals the values again: what was sealed in the store is not in clear in the file.
     pub(crate) records: &'a Records,
 }
 
-/// Writes a file that exists only once it is complete. `report` is called after each object.
-pub(crate) fn write(
-    path: &Path,
-    from: &Exported<'_>,
-    report: &dyn Fn(u64),
-) -> Result<ExportReport, ExportError> {
-    let unfinished = path.with_extension("unfinished");
-    let bytes = write_file(&unfinished, from, report)?;
-    std::fs::rename(&unfinished, path).map_err(at(path))?;
-    sync_folder_of(path).map_err(at(path))?;
-    Ok(ExportReport {
-        path: path.to_owned(),
-        store: from.store,
-        revision: from.revision.0,
-        objects: from.entries.len() as u64,
-        bytes,
-    })
+/// An export that is being written: an object at a time, none of which is kept. The file has another name until it is complete.
+pub(crate) struct ExportWriter<'a> {
+    from: Exported<'a>,
+    path: &'a Path,
+    unfinished: PathBuf,
+    out: Hashing<BufWriter<File>>,
+    written: u64,
+}
+
+impl<'a> ExportWriter<'a> {
+    /// Makes the file and writes its header.
+    pub(crate) fn begin(path: &'a Path, from: Exported<'a>) -> Result<Self, ExportError> {
+        let unfinished = path.with_extension("unfinished");
+        let header = ExportHeader {
+            format: if from.records.seal().has_stale() {
+                FORMAT
+            } else {
+                PLAIN_FORMAT
+            },
+            store_uuid: from.store.to_string(),
+            revision: from.revision.0,
+            count: from.count,
+            exported_ms: from.now_ms,
+        };
+        let file = File::create(&unfinished).map_err(at(&unfinished))?;
+        let mut writer = Self {
+            from,
+            path,
+            unfinished,
+            out: Hashing::new(BufWriter::new(file)),
+            written: 0,
+        };
+        writer.append(MAGIC)?;
+        writer.append(&header.encode_length_delimited_to_vec())?;
+        Ok(writer)
+    }
+
+    /// Writes the next object in the order of keys.
+    pub(crate) fn put(&mut self, key: &Key, entry: &Entry) -> Result<(), ExportError> {
+        let record = record(self.from.records, key, entry);
+        let record = record.map_err(sealed(&self.unfinished, key.as_str()))?;
+        self.append(&record.encode_length_delimited_to_vec())?;
+        self.written += 1;
+        Ok(())
+    }
+
+    /// How many objects were written.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Ends the file and gives it its name.
+    pub(crate) fn finish(mut self) -> Result<ExportReport, ExportError> {
+        if self.written != self.from.count {
+            return Err(ExportError::Miscounted {
+                path: self.unfinished,
+                expected: self.from.count,
+                found: self.written,
+            });
+        }
+        let trailer = ExportTrailer {
+            count: self.written,
+            sha256: Bytes::copy_from_slice(&self.out.digest()),
+        };
+        self.append(&trailer.encode_length_delimited_to_vec())?;
+        self.out.flush().map_err(at(&self.unfinished))?;
+        let file = self.out.inner.get_ref();
+        file.sync_all().map_err(at(&self.unfinished))?;
+        std::fs::rename(&self.unfinished, self.path).map_err(at(self.path))?;
+        sync_folder_of(self.path).map_err(at(self.path))?;
+        Ok(ExportReport {
+            path: self.path.to_owned(),
+            store: self.from.store,
+            revision: self.from.revision.0,
+            objects: self.written,
+            bytes: self.out.bytes,
+        })
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), ExportError> {
+        self.out.write_all(bytes).map_err(at(&self.unfinished))
+    }
 }
 
 fn sync_folder_of(path: &Path) -> io::Result<()> {
@@ -134,14 +212,14 @@ fn sync_folder_of(path: &Path) -> io::Result<()> {
 }
 
 /// An object as it is written.
-fn record(from: &Exported<'_>, key: &Key, entry: &Entry) -> Result<ExportRecord, RecordError> {
+fn record(records: &Records, key: &Key, entry: &Entry) -> Result<ExportRecord, RecordError> {
     let place = ExportRecord {
         key: key.to_string(),
         created: entry.created.0,
         modified: entry.modified.0,
         ..ExportRecord::default()
     };
-    if let Some(body) = from.records.sealed_body(key, &entry.value)? {
+    if let Some(body) = records.sealed_body(key, &entry.value)? {
         return Ok(ExportRecord {
             sealed: body.into(),
             ..place
@@ -153,40 +231,6 @@ fn record(from: &Exported<'_>, key: &Key, entry: &Entry) -> Result<ExportRecord,
         value: entry.value.bytes.clone(),
         ..place
     })
-}
-
-fn write_file(path: &Path, from: &Exported<'_>, report: &dyn Fn(u64)) -> Result<u64, ExportError> {
-    let header = ExportHeader {
-        format: if from.records.seal().has_stale() {
-            FORMAT
-        } else {
-            PLAIN_FORMAT
-        },
-        store_uuid: from.store.to_string(),
-        revision: from.revision.0,
-        count: from.entries.len() as u64,
-        exported_ms: from.now_ms,
-    };
-    let io = || at(path);
-    let mut out = Hashing::new(BufWriter::new(File::create(path).map_err(io())?));
-    out.write_all(MAGIC).map_err(io())?;
-    out.write_all(&header.encode_length_delimited_to_vec())
-        .map_err(io())?;
-    for (position, (key, entry)) in from.entries.iter().enumerate() {
-        let record = record(from, key, entry).map_err(sealed(path, key.as_str()))?;
-        out.write_all(&record.encode_length_delimited_to_vec())
-            .map_err(io())?;
-        report(position as u64 + 1);
-    }
-    let trailer = ExportTrailer {
-        count: header.count,
-        sha256: Bytes::copy_from_slice(&out.digest()),
-    };
-    out.write_all(&trailer.encode_length_delimited_to_vec())
-        .map_err(io())?;
-    out.flush().map_err(io())?;
-    out.inner.get_ref().sync_all().map_err(io())?;
-    Ok(out.bytes)
 }
 
 fn sealed<'a>(path: &'a Path, key: &'a str) -> impl FnOnce(RecordError) -> ExportError + 'a {
@@ -394,3 +438,6 @@ impl<T: BufRead> Read for Hashing<T> {
         Ok(read)
     }
 }
+
+#[cfg(test)]
+mod tests;

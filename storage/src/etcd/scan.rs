@@ -8,16 +8,16 @@ use super::members::{Connection, Request, revision_of};
 use super::parts::Shared;
 use super::parts::{Parts, number};
 use super::revision;
-use crate::{At, Damaged, Key, KeyRange, Page, Revision, Scan, StoreError, Unread};
+use crate::{At, Damaged, Entry, Key, KeyRange, Page, Revision, Scan, StoreError, Unread};
 
 /// How many keys the first request asks for. Later ones ask for as many as probably have [`PAGE_BYTES`].
-pub(super) const FIRST_KEYS: usize = 64;
+const FIRST_KEYS: usize = 64;
 /// The most keys of a request: more are not faster, see decision 0018, and the objects after small ones may be large.
 const MOST_KEYS: usize = 500;
 /// About how many bytes a request should return.
 const PAGE_BYTES: usize = 4 << 20;
 /// How often a scan of the newest state starts over when its revision is compacted meanwhile.
-const ATTEMPTS: usize = 3;
+pub(super) const ATTEMPTS: usize = 3;
 
 /// Reads a range.
 pub(super) async fn scan(parts: &Shared, range: &KeyRange, at: At, page: &Page) -> Result<Scan, StoreError> {
@@ -31,6 +31,12 @@ pub(super) async fn scan(parts: &Shared, range: &KeyRange, at: At, page: &Page) 
             });
         }
     }
+    read(parts, range, at, page).await
+}
+
+/// Reads a range, and leaves it to etcd to refuse a revision. etcd has the state of the compacted revision too, which may be the
+/// newest one.
+async fn read(parts: &Shared, range: &KeyRange, at: At, page: &Page) -> Result<Scan, StoreError> {
     let Some(raw) = parts.keys.range(range, &page.after) else {
         return empty(parts, at).await;
     };
@@ -46,9 +52,70 @@ pub(super) async fn scan(parts: &Shared, range: &KeyRange, at: At, page: &Page) 
 }
 
 /// How many keys the next request asks for, after one that returned so many bytes of so many keys.
-pub(super) fn keys_of_next(bytes: usize, keys: usize) -> usize {
+fn keys_of_next(bytes: usize, keys: usize) -> usize {
     let average = (bytes / keys.max(1)).max(1);
     (PAGE_BYTES / average).clamp(1, MOST_KEYS)
+}
+
+/// The newest revision, and how many objects it has.
+pub(super) async fn count(parts: &Shared) -> Result<(Revision, u64), StoreError> {
+    parts.check_open()?;
+    let Some(all) = parts.keys.range(&KeyRange::all(), "") else {
+        return Ok((revision::current(parts).await?, 0));
+    };
+    let options = GetOptions::new().with_range(all.end).with_count_only();
+    let call = |mut connection: Connection| {
+        let (start, options) = (all.start.clone(), options.clone());
+        async move { connection.kv.get(start, Some(options)).await }
+    };
+    let answer = parts.members.read(Request::of_store("count"), call).await?;
+    let answer = answer.map_err(Failure::of_read)?;
+    Ok((
+        revision_of(&answer),
+        u64::try_from(answer.count()).unwrap_or_default(),
+    ))
+}
+
+/// Everything that a store holds, in pages of about [`PAGE_BYTES`]. None of them is kept here.
+pub(super) struct Pages<'a> {
+    parts: &'a Shared,
+    at: At,
+    after: String,
+    limit: usize,
+    is_over: bool,
+}
+
+impl<'a> Pages<'a> {
+    /// With the newest state, each page shows it as of its own reading.
+    pub(super) fn of(parts: &'a Shared, at: At) -> Self {
+        Self {
+            parts,
+            at,
+            after: String::new(),
+            limit: FIRST_KEYS,
+            is_over: false,
+        }
+    }
+
+    /// The entries of the next page in the order of keys; none after the last one.
+    pub(super) async fn next(&mut self) -> Result<Option<Vec<(Key, Entry)>>, StoreError> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let page = Page {
+            after: std::mem::take(&mut self.after),
+            limit: self.limit,
+            ..Page::default()
+        };
+        let found = read(self.parts, &KeyRange::all(), self.at, &page).await?;
+        let sizes = found.entries.iter().map(|(_, entry)| entry.value.bytes.len());
+        self.limit = keys_of_next(sizes.sum(), found.entries.len());
+        match found.entries.last() {
+            Some((key, _)) if found.more => key.as_str().clone_into(&mut self.after),
+            _ => self.is_over = true,
+        }
+        Ok(Some(found.entries))
+    }
 }
 
 /// The scan of an empty range.

@@ -22,11 +22,11 @@ use super::members::{Connection, Request, revision_of};
 use super::open::{self, IMPORT_OPERATIONS, Purpose};
 use super::options::EtcdOptions;
 use super::parts::{Parts, Shared, number, revision};
-use super::scan;
+use super::scan::{self, Pages};
 use super::store::EtcdStore;
 use super::transact::BODY_BYTES;
-use crate::export::{self, ExportError, ExportReader, ExportReport, Exported};
-use crate::{At, Key, KeyRange, Page, Revision, StoreError, Value};
+use crate::export::{ExportError, ExportReader, ExportReport, ExportWriter, Exported};
+use crate::{At, Key, KeyRange, Revision, StoreError, Value};
 
 /// About how many bytes the objects of a transaction may have, unless a single one has more: two thirds of a request.
 const BATCH_BYTES: usize = 1 << 20;
@@ -115,7 +115,8 @@ pub type EtcdProgress<'a> = &'a (dyn Fn(&'static str, u64, u64) + Send + Sync);
 type Batch = Vec<(String, Vec<u8>)>;
 
 impl EtcdStore {
-    /// Writes the newest state into one file. `now_ms` is wall time.
+    /// Writes the newest state into one file, page by page: no more than a page is in memory. It begins again, a few times,
+    /// where the state is compacted before it was read. `now_ms` is wall time.
     ///
     /// # Errors
     /// The disk, etcd, or a damaged value.
@@ -125,19 +126,40 @@ impl EtcdStore {
         now_ms: u64,
         progress: EtcdProgress<'_>,
     ) -> Result<ExportReport, EtcdTransferError> {
-        let parts = self.parts();
-        let found = scan::scan(parts, &KeyRange::all(), At::Latest, &Page::default()).await?;
-        let total = found.entries.len() as u64;
-        let exported = Exported {
-            store: parts.marker.store(),
-            revision: found.revision,
-            entries: &found.entries,
-            now_ms,
-            records: &parts.records,
-        };
-        let report = |done| progress("write", done, total);
-        tokio::task::block_in_place(|| Ok(export::write(path, &exported, &report)?))
+        let mut attempts = 1;
+        loop {
+            match export(self.parts(), path, now_ms, progress).await {
+                Err(EtcdTransferError::Store(StoreError::Compacted { .. })) if attempts < scan::ATTEMPTS => {
+                    attempts += 1;
+                }
+                outcome => return outcome,
+            }
+        }
     }
+}
+
+async fn export(
+    parts: &Shared,
+    path: &Path,
+    now_ms: u64,
+    progress: EtcdProgress<'_>,
+) -> Result<ExportReport, EtcdTransferError> {
+    use tokio::task::block_in_place;
+    let (revision, count) = scan::count(parts).await?;
+    let exported = Exported {
+        store: parts.marker.store(),
+        revision,
+        count,
+        now_ms,
+        records: &parts.records,
+    };
+    let mut writer = block_in_place(|| ExportWriter::begin(path, exported))?;
+    let mut pages = Pages::of(parts, At::Exactly(revision));
+    while let Some(page) = pages.next().await? {
+        block_in_place(|| page.iter().try_for_each(|(key, entry)| writer.put(key, entry)))?;
+        progress("write", writer.written(), count);
+    }
+    Ok(block_in_place(|| writer.finish())?)
 }
 
 /// Writes every object of an export into a prefix without a store, reads all of them back and compares them. History before
@@ -342,18 +364,10 @@ fn is_full(objects: usize, bytes: usize, size: usize) -> bool {
 /// Compares every object with the export.
 async fn compare(parts: &Shared, path: &Path, progress: EtcdProgress<'_>) -> Result<(), EtcdTransferError> {
     let mut expected = ExportReader::open(path, &parts.options.seal)?;
-    let (mut after, mut done) = (String::new(), 0);
-    let mut limit = scan::FIRST_KEYS;
-    loop {
-        let page = Page {
-            after: after.clone(),
-            limit,
-            ..Page::default()
-        };
-        let found = scan::scan(parts, &KeyRange::all(), At::Latest, &page).await?;
-        let sizes = found.entries.iter().map(|(_, entry)| entry.value.bytes.len());
-        limit = scan::keys_of_next(sizes.sum(), found.entries.len());
-        for (key, entry) in &found.entries {
+    let mut done = 0;
+    let mut pages = Pages::of(parts, At::Latest);
+    while let Some(page) = pages.next().await? {
+        for (key, entry) in &page {
             let object = expected.next()?;
             if object.as_ref().map(|(key, value)| (key, value)) != Some((key, &entry.value)) {
                 return Err(EtcdTransferError::Differs { key: key.to_string() });
@@ -361,10 +375,6 @@ async fn compare(parts: &Shared, path: &Path, progress: EtcdProgress<'_>) -> Res
             done += 1;
         }
         progress("verify", done, expected.count);
-        match found.entries.last() {
-            Some((key, _)) if found.more => key.as_str().clone_into(&mut after),
-            _ => break,
-        }
     }
     match expected.next()? {
         None => Ok(()),

@@ -22,7 +22,7 @@ use super::open::{create_engine, refuse_unfit};
 use super::progress::{MaintenanceError, Progress, REPORT_EVERY, at, sealed};
 use super::read::scan;
 use super::source::Source;
-use crate::export::{self, ExportReader, ExportReport, Exported, jump};
+use crate::export::{ExportReader, ExportReport, ExportWriter, Exported, jump};
 use crate::options::Options;
 use crate::record::{Place, Records, StoredState, finish_state};
 use crate::{At, Key, KeyRange, Page, Revision, Value};
@@ -320,7 +320,7 @@ fn claim_empty(options: &Options) -> Result<super::lock::FolderLock, Maintenance
 }
 
 impl RocksStore {
-    /// Writes the newest state into one file. Blocks; writes go on.
+    /// Writes the newest state into one file. Blocks; writes go on. The values are those that the store has in memory anyway.
     ///
     /// # Errors
     /// The disk, or a damaged value.
@@ -333,13 +333,16 @@ impl RocksStore {
         let exported = Exported {
             store: self.uuid(),
             revision: scan.revision,
-            entries: &scan.entries,
+            count: total,
             now_ms: self.parts.settings.clock.now_ms(),
             records: &self.parts.records,
         };
-        Ok(export::write(path, &exported, &|done| {
-            report(progress, done, Some(total));
-        })?)
+        let mut writer = ExportWriter::begin(path, exported)?;
+        for (key, entry) in &scan.entries {
+            writer.put(key, entry)?;
+            report(progress, writer.written(), Some(total));
+        }
+        Ok(writer.finish()?)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Moving between the embedded engine and etcd, both ways.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use drydock_storage::conformance::sealing::Changing;
@@ -75,6 +75,46 @@ async fn values<S: Store>(store: &S) -> Vec<(Key, Value)> {
         .into_iter()
         .map(|(key, entry)| (key, entry.value))
         .collect()
+}
+
+/// An export that had read everything at first would not notice the compaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_export_of_etcd_reads_while_it_writes_and_begins_again_when_its_state_is_compacted() {
+    let root = tempfile::tempdir().unwrap();
+    let etcd = EtcdProcess::start().await;
+    let store = etcd.store().await;
+    for (name, value) in numbered(200) {
+        commit(&store, Transaction::create(thing(&name), value)).await;
+    }
+    let steps = Mutex::new(Vec::new());
+    let progress = |_: &str, done: u64, total: u64| {
+        let is_first = {
+            let mut steps = steps.lock().unwrap();
+            steps.push((done, total));
+            steps.len() == 1
+        };
+        if is_first {
+            let write = async {
+                put(&store, "n99", "changed meanwhile").await;
+                put(&store, "new", "made meanwhile").await;
+                store.current_revision().await.unwrap()
+            };
+            let now = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(write));
+            etcd.etcdctl(&["compact", &now.to_string()]);
+        }
+    };
+    let file = root.path().join("all.export");
+    let report = store.export(&file, NOW_MS, &progress).await.unwrap();
+    assert_eq!(*steps.lock().unwrap(), [(64, 200), (64, 201), (201, 201)]);
+    assert_eq!(
+        (report.objects, report.bytes),
+        (201, std::fs::metadata(&file).unwrap().len())
+    );
+    let target = options(&root.path().join("imported"));
+    rocks::import(&file, &target, &|_| {}).unwrap();
+    let (imported, _) = RocksStore::open(target).unwrap();
+    assert_eq!(values(&imported).await, values(&store).await);
+    imported.close(Duration::from_secs(10)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
