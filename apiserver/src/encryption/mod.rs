@@ -223,20 +223,15 @@ fn rules(path: &Path, content: &Content, services: &Services) -> Result<Vec<Rule
         path: path.to_owned(),
         source,
     })?;
-    // A service may be named by several rules: its element lists several resources.
-    let mut started: BTreeMap<String, Arc<Kms>> = BTreeMap::new();
-    let mut provider = |plan: ProviderPlan| {
+    let started = start(&plans, services)?;
+    let provider = |plan: ProviderPlan| {
         Ok(match plan {
             ProviderPlan::Identity => Provider::Identity,
             ProviderPlan::Static(keys) => Provider::Static(keys),
-            ProviderPlan::Kms(options) => {
-                let kms = match started.get(&options.name) {
-                    Some(kms) => Arc::clone(kms),
-                    None => start(options, services)?,
-                };
-                started.insert(kms.name().to_owned(), Arc::clone(&kms));
-                Provider::Kms(kms)
-            }
+            ProviderPlan::Kms(options) => Provider::Kms(match started.get(&options.name) {
+                Some(kms) => Arc::clone(kms),
+                None => start_one(options, services)?,
+            }),
         })
     };
     let rule = |plan: RulePlan| {
@@ -245,14 +240,41 @@ fn rules(path: &Path, content: &Content, services: &Services) -> Result<Vec<Rule
             providers: plan
                 .providers
                 .into_iter()
-                .map(&mut provider)
+                .map(provider)
                 .collect::<Result<_, EncryptionError>>()?,
         })
     };
     plans.into_iter().map(rule).collect()
 }
 
-fn start(options: KmsOptions, services: &Services) -> Result<Arc<Kms>, EncryptionError> {
+/// The key services of the plans by name, each of which may be named by several rules. All are asked at once, so that several
+/// that do not answer take no longer than one.
+fn start(plans: &[RulePlan], services: &Services) -> Result<BTreeMap<String, Arc<Kms>>, EncryptionError> {
+    let providers = plans.iter().flat_map(|plan| &plan.providers);
+    let options = providers.filter_map(|provider| match provider {
+        ProviderPlan::Kms(options) => Some((options.name.as_str(), options)),
+        ProviderPlan::Identity | ProviderPlan::Static(_) => None,
+    });
+    let options: BTreeMap<_, _> = options.collect();
+    std::thread::scope(|scope| {
+        let asked = options.into_iter().map(|(name, options)| {
+            let ask = move || start_one(options.clone(), services);
+            let name = name.to_owned();
+            match std::thread::Builder::new().spawn_scoped(scope, ask) {
+                Ok(asked) => Ok((name, asked)),
+                Err(source) => Err(EncryptionError::Service { name, source }),
+            }
+        });
+        let asked: Vec<_> = asked.collect::<Result<_, _>>()?;
+        let started = asked.into_iter().map(|(name, asked)| {
+            let started = asked.join().unwrap_or(Err(EncryptionError::Panicked))?;
+            Ok((name, started))
+        });
+        started.collect()
+    })
+}
+
+fn start_one(options: KmsOptions, services: &Services) -> Result<Arc<Kms>, EncryptionError> {
     let name = options.name.clone();
     let started = Kms::start(
         options,

@@ -326,6 +326,42 @@ async fn without_a_configuration_nothing_is_sealed_or_checked() {
     assert!(none.seal().seal(KEY, Vec::new()).unwrap().key_id.is_empty());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn all_key_services_are_asked_at_once() {
+    use tokio::net::UnixListener;
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("encryption.yaml");
+    let socket = |name: &str| folder.path().join(name);
+    // Longer than the test waits for the last one.
+    let service = |name: &str| {
+        let socket = socket(name);
+        let endpoint = socket.display();
+        format!("{{kms: {{apiVersion: v2, name: {name}, endpoint: 'unix://{endpoint}', timeout: 1h}}}}")
+    };
+    std::fs::write(&path, providers(&["a", "b", "c"].map(service).join(", "))).unwrap();
+    let listeners = ["a", "b", "c"].map(|name| UnixListener::bind(socket(name)).unwrap());
+    let loading = tokio::spawn(async move { load(&path).await });
+    let all = async {
+        let mut connections = Vec::new();
+        for listener in &listeners {
+            connections.push(listener.accept().await.unwrap());
+        }
+        connections
+    };
+    let connections = tokio::time::timeout(Duration::from_mins(1), all).await;
+    assert_eq!(connections.map(|all| all.len()), Ok(3));
+    // Now there are services that answer, so that the start ends.
+    drop(listeners);
+    let plugins = ["a", "b", "c"].map(|name| {
+        std::fs::remove_file(socket(name)).unwrap();
+        Plugin::start(&socket(name), Behaviour::default()).unwrap()
+    });
+    let encryption = loading.await.unwrap().unwrap();
+    let (_, check) = encryption.check(false).unwrap();
+    assert_eq!(check(), Ok(()));
+    drop(plugins);
+}
+
 /// Advances time until the condition holds.
 async fn until(condition: impl Fn() -> bool) {
     for _ in 0..600 {
