@@ -3,6 +3,8 @@
 //! Where the controller would not store an order, or this server cannot tell it, there is none, and the controller decides:
 //! for pods of a group, for too many interceptors, and for rules that cannot be evaluated.
 
+mod compiled;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -15,6 +17,7 @@ use k8s_openapi::api::core::v1::Namespace as KubeNamespace;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use self::compiled::CompiledRules;
 use super::namespace_lifecycle::namespace_not_read;
 use crate::error::ApiError;
 use crate::host::{FollowedKind, Host, HostEvent, Namespace, Versions};
@@ -24,6 +27,8 @@ const MIRROR_ANNOTATION: &str = "/metadata/annotations/kubernetes.io~1config.mir
 
 /// How many creates evaluate conditions at a time. An evaluation goes on, and keeps its place, when its request has ended.
 static EVALUATIONS: Semaphore = Semaphore::const_new(4);
+/// The rules with conditions that creates have compiled. A pod seldom matches more.
+static COMPILED: CompiledRules = CompiledRules::new(256);
 
 /// The rules that register interceptors, and the names that these may have.
 pub trait InterceptorRules: Send + Sync {
@@ -132,7 +137,7 @@ async fn matching(
     let failed = "the conditions of interceptors could not be evaluated";
     let place = EVALUATIONS.acquire().await;
     let place = place.map_err(|error| ApiError::internal(failed).because(error))?;
-    // Compiling and evaluating conditions takes milliseconds.
+    // Evaluating conditions takes milliseconds, and so does compiling them the first time.
     let evaluated = tokio::task::spawn_blocking(move || {
         let _place = place;
         holding(selected, &pod, &namespace)
@@ -150,7 +155,7 @@ fn holding(
 ) -> Option<Vec<EvictionInterceptor>> {
     let mut held = Vec::new();
     for object in objects {
-        let rule = Rule::compile(&object).ok()?;
+        let rule = COMPILED.of(&object).ok()?;
         if rule.conditions_hold(pod, Some(namespace)).ok()? {
             held.push(object);
         }
