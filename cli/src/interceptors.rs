@@ -5,11 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use drydock_machinery::expression::Expression;
 pub use drydock_machinery::interceptors::Interceptor;
+use drydock_machinery::interceptors::rule::Rule;
 use drydock_machinery::interceptors::{RuleSource, Sources, order};
 use drydock_machinery::names::AllowedNames;
-use drydock_machinery::selector::Selector;
 use drydock_proto::kinds::evictioninterceptor::{ACCEPTED, EvictionInterceptor};
 use drydock_proto::kinds::evictionrequest::{DAEMON_SET_INTERCEPTOR, EvictionRequest, IMPERATIVE_EVICTION};
 use jiff::Timestamp;
@@ -38,7 +37,7 @@ pub fn declared(
 ) -> Declared {
     let matching: Vec<&EvictionInterceptor> = rules
         .iter()
-        .filter(|rule| rule_matches(rule, pod, object, namespace))
+        .filter(|rule| is_matching(rule, pod, object, namespace))
         .collect();
     let none = BTreeMap::new();
     let sources = Sources {
@@ -71,45 +70,25 @@ fn names_in<'a>(object: &'a Value, pointer: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// Whether a rule is in effect and matches the pod. A condition that cannot be evaluated counts as true, as in the
-/// controller: an error must not let a pod be evicted sooner.
-#[must_use]
-pub fn rule_matches(
-    rule: &EvictionInterceptor,
+/// Whether the rule of an EvictionInterceptor is in effect and matches the pod. A condition that cannot be evaluated counts as
+/// true, as in the controller: an error must not let a pod be evicted sooner.
+fn is_matching(
+    interceptor: &EvictionInterceptor,
     pod: &Pod,
     object: &Value,
     namespace: Option<&Namespace>,
 ) -> bool {
-    let matches = |selector: Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector>,
-                   labels: Option<&std::collections::BTreeMap<String, String>>| {
-        selector.is_none_or(|selector| {
-            Selector::try_from(selector)
-                .is_ok_and(|selector| selector.matches(|key| labels?.get(key).map(String::as_str)))
-        })
-    };
-    let is_refused = |rule: &EvictionInterceptor| {
-        let conditions = rule.status.iter().flat_map(|status| &status.conditions);
-        conditions
-            .into_iter()
-            .any(|condition| condition.type_ == ACCEPTED && condition.status == "False")
-    };
-    if is_refused(rule) {
-        return false;
-    }
-    let namespace_labels = namespace.and_then(|namespace| namespace.metadata.labels.as_ref());
-    if !matches(rule.spec.pod_selector.as_ref(), pod.metadata.labels.as_ref())
-        || !matches(rule.spec.namespace_selector.as_ref(), namespace_labels)
-    {
-        return false;
-    }
-    let namespace = serde_json::to_value(namespace).unwrap_or_default();
-    rule.spec.match_conditions.iter().all(|condition| {
-        Expression::compile(&condition.expression).is_ok_and(|expression| {
-            expression
-                .evaluate(&[("pod", object), ("namespace", &namespace)])
-                .unwrap_or(true)
-        })
-    })
+    let conditions = interceptor.status.iter().flat_map(|status| &status.conditions);
+    let is_refused = conditions
+        .into_iter()
+        .any(|condition| condition.type_ == ACCEPTED && condition.status == "False");
+    let none = BTreeMap::new();
+    let labels = pod.metadata.labels.as_ref().unwrap_or(&none);
+    // Conditions take milliseconds to compile, so only those of rules that select the pod are.
+    !is_refused
+        && Rule::selectors(interceptor).is_ok_and(|rule| rule.selects(namespace, labels))
+        && Rule::compile(interceptor)
+            .is_ok_and(|rule| rule.conditions_hold(object, namespace).unwrap_or(true))
 }
 
 /// Whether an interceptor has been heard of. Nothing else tells whether its program runs.
@@ -232,6 +211,27 @@ mod tests {
             2,
         );
         check(&json!({"metadata": {"name": "other"}}), &rules, &[], 0);
+    }
+
+    #[test]
+    fn a_rule_that_cannot_be_evaluated_matches_and_one_that_cannot_be_compiled_does_not() {
+        let pod = json!({ "metadata": { "name": "web-0", "labels": { "app": "web" } }, "spec": { "containers": [] } });
+        let matched = |condition: &str, expected: &[&str]| {
+            check(
+                &pod,
+                &[rule("rule.example.com", 20_000, Some(condition))],
+                expected,
+                0,
+            );
+        };
+        matched("pod.spec.missing == 1", &["rule.example.com"]);
+        matched("pod.", &[]);
+        let mut refused = rule("rule.example.com", 20_000, None);
+        let status = json!({ "conditions": [{
+            "type": ACCEPTED, "status": "False", "reason": "Invalid", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }] });
+        refused.status = serde_json::from_value(status).unwrap();
+        check(&pod, &[refused], &[], 0);
     }
 
     #[test]
