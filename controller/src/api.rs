@@ -40,9 +40,9 @@ pub enum Error {
     /// The API could not be reached, or its response could not be decoded.
     #[error("the API call failed")]
     Client(#[source] Box<kube::Error>),
-    /// The API did not respond within the deadline.
-    #[error("no response from the API within {} s", CALL_DEADLINE.as_secs())]
-    Timeout,
+    /// The API did not respond within this time.
+    #[error("no response from the API within {:.1} s", .0.as_secs_f64())]
+    Timeout(Duration),
 }
 
 impl Error {
@@ -51,7 +51,7 @@ impl Error {
     pub fn status(&self) -> Option<&Status> {
         match self {
             Self::Status(status) => Some(status),
-            Self::Client(_) | Self::Timeout => None,
+            Self::Client(_) | Self::Timeout(_) => None,
         }
     }
 
@@ -111,7 +111,7 @@ pub async fn call<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, E
         Ok(Ok(response)) => Ok(response),
         Ok(Err(kube::Error::Api(status))) => Err(Error::Status(status)),
         Ok(Err(error)) => Err(Error::Client(Box::new(error))),
-        Err(_) => Err(Error::Timeout),
+        Err(_) => Err(Error::Timeout(CALL_DEADLINE)),
     }
 }
 
@@ -253,6 +253,16 @@ pub fn status_patch<S: Serialize>(
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_timeout_names_the_time_that_was_waited() {
+        let text = |waited| Error::Timeout(waited).to_string();
+        assert_eq!(text(CALL_DEADLINE), "no response from the API within 15.0 s");
+        assert_eq!(
+            text(Duration::from_millis(870)),
+            "no response from the API within 0.9 s"
+        );
+    }
 
     #[test]
     fn status_patch_contains_only_changed_members() {

@@ -394,7 +394,8 @@ impl Bridge {
             let target = Target::of(pod, &self.context.labels);
             let write = PARTY.request(&self.clients.drydock, &target, &asked, ended);
             let written = if is_stalled {
-                Err(Error::Timeout)
+                // So long the write that began the stall was waited for.
+                Err(Error::Timeout(WRITE_DEADLINE))
             } else {
                 self.write_until(deadline, write).await
             };
@@ -437,16 +438,18 @@ impl Bridge {
         let now = Instant::now();
         let until = deadline.checked_sub(ANSWER_TIME).unwrap_or(now);
         if until <= now {
-            return Err(Error::Timeout);
+            return Err(Error::Timeout(Duration::ZERO));
         }
-        if let Ok(written) = timeout_at(until.min(now + WRITE_DEADLINE), write).await {
+        let until = until.min(now + WRITE_DEADLINE);
+        if let Ok(written) = timeout_at(until, write).await {
             self.stall.end();
             return written;
         }
-        if now + WRITE_DEADLINE <= until {
+        let waited = until.duration_since(now);
+        if waited == WRITE_DEADLINE {
             self.stall.begin();
         }
-        Err(Error::Timeout)
+        Err(Error::Timeout(waited))
     }
 
     /// Judges a write: done, or refused for now. While writes fail, evictions are refused for a minute, so that a moment

@@ -307,7 +307,7 @@ mod tests {
             assert_eq!(failed.reason, Reason::EvictionFailed, "{code}");
         }
         assert_eq!(
-            Refusal::from_error(&Error::Timeout, selected_by(&one)).reason,
+            Refusal::from_error(&Error::Timeout(Duration::from_secs(15)), selected_by(&one)).reason,
             Reason::EvictionFailed
         );
     }
