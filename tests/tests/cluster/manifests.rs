@@ -61,8 +61,8 @@ async fn every_manifest_is_accepted_without_a_warning() -> Result<()> {
     assert!(output.status.success() && error.is_empty(), "{error}");
     let applied = String::from_utf8_lossy(&output.stdout).lines().count();
     assert_eq!(
-        applied, 17,
-        "two StatefulSets, Services, Deployments, budgets and APIServices, a ConfigMap, a Role and its binding; the bridge's Service, webhook and rights"
+        applied, 18,
+        "two StatefulSets, Services, Deployments, budgets and APIServices, a ConfigMap, a Role and its binding, a NetworkPolicy; the bridge's Service, webhook and rights"
     );
     Ok(())
 }
