@@ -1,13 +1,18 @@
 //! The metrics of both programs: names, types and labels are those of `tests/conformance/metrics`, and those that kube-apiserver
-//! has too are as there.
+//! has too are as there. A file of its own lists what a server over etcd with encryption has beside them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use drydock_storage::seal::kms::plugin::{Behaviour, Plugin};
 use drydock_tests::calls::{Caller, MERGE_PATCH};
 use drydock_tests::clients::Protocol;
+use drydock_tests::cluster::Etcd;
+use drydock_tests::objects::{ROOT, interceptor};
+use drydock_tests::standalone::Standalone;
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::monitoring::token;
 use crate::stage::{Stage, eviction_request, requests_of, together, uid};
@@ -120,9 +125,12 @@ fn row(name: &str, Family { kind, labels }: &Family) -> String {
     format!("{name} {kind} {names}")
 }
 
-/// What differs between a page and the golden file of a program.
-fn differences(program: &str, page: &BTreeMap<String, Family>) -> Result<Vec<String>> {
-    let golden = golden(program)?;
+/// What differs between the page of a program and its rows.
+fn differences(
+    program: &str,
+    golden: &BTreeMap<String, (Family, bool)>,
+    page: &BTreeMap<String, Family>,
+) -> Vec<String> {
     let mut found = Vec::new();
     for (name, family) in page {
         match golden.get(name) {
@@ -139,7 +147,7 @@ fn differences(program: &str, page: &BTreeMap<String, Family>) -> Result<Vec<Str
         .iter()
         .filter(|(name, (_, always))| *always && !page.contains_key(*name));
     found.extend(missing.map(|(name, _)| format!("{program}: {name} is missing")));
-    Ok(found)
+    found
 }
 
 async fn page(caller: &Caller) -> Result<BTreeMap<String, Family>> {
@@ -197,7 +205,7 @@ async fn names_types_and_labels_are_listed_and_those_of_the_host_where_it_has_th
     let mut shared = 0;
     for (program, caller) in programs {
         let page = page(&caller).await?;
-        found.extend(differences(program, &page)?);
+        found.extend(differences(program, &golden(program)?, &page));
         for (name, family) in &page {
             let Some(theirs) = reference.get(name) else {
                 continue;
@@ -211,6 +219,65 @@ async fn names_types_and_labels_are_listed_and_those_of_the_host_where_it_has_th
     }
     ensure!(found.is_empty(), "{}", found.join("\n"));
     ensure!(shared > 20, "only {shared} names are those of kube-apiserver");
+    Ok(())
+}
+
+/// A provider with a key in the file.
+const STATIC: &str =
+    "{secretbox: {keys: [{name: old, secret: b2xkb2xkb2xkb2xkb2xkb2xkb2xkb2xkb2xkb2xkb2w=}]}}";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_over_etcd_with_encryption_has_the_further_metrics_that_are_listed() -> Result<()> {
+    const PROGRAM: &str = "drydock-apiserver-etcd-encryption";
+    if together().await?.is_none() {
+        return Ok(());
+    }
+    let folder = TempDir::new()?;
+    let plugin = Plugin::start(&folder.path().join("kms.sock"), Behaviour::default())?;
+    let configuration = folder.path().join("encryption.yaml");
+    let endpoint = plugin.endpoint();
+    std::fs::write(
+        &configuration,
+        format!(
+            "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n\
+             - resources: [evictioninterceptors.coordination.k8s.io]\n  providers: [{STATIC}]\n\
+             - resources: ['*.coordination.k8s.io']\n  \
+             providers: [{{kms: {{apiVersion: v2, name: main, endpoint: '{endpoint}'}}}}]\n"
+        ),
+    )?;
+    let etcd = Etcd::start().await?;
+    let [backend, servers] = etcd.server_flags();
+    let flags = [
+        backend,
+        servers,
+        format!("--encryption-provider-config={}", configuration.display()),
+        "--encryption-provider-config-automatic-reload".to_owned(),
+    ];
+    let server = Standalone::start_with(&flags.each_ref().map(String::as_str)).await?;
+    let caller = server.caller(Protocol::Http2)?;
+    let collection = format!("{ROOT}/evictioninterceptors");
+    caller
+        .post(&collection, &interceptor("metrics.example.com", "web"))
+        .await?
+        .expect(201)?;
+    caller.get(&collection).await?.expect(200)?;
+    let name = uid(UIDS, 2);
+    caller
+        .post(
+            &requests_of("default"),
+            &eviction_request("default", "web", &name),
+        )
+        .await?
+        .expect(201)?;
+
+    // Those of RocksDB are not there.
+    let common = golden("drydock-apiserver")?.into_iter();
+    let mut listed: BTreeMap<_, _> = common
+        .map(|(name, (family, _))| (name, (family, false)))
+        .collect();
+    listed.extend(golden(PROGRAM)?);
+    let found = differences(PROGRAM, &listed, &page(&caller).await?);
+    ensure!(found.is_empty(), "{}", found.join("\n"));
     Ok(())
 }
 
