@@ -7,6 +7,7 @@ use drydock_tests::calls::Caller;
 use drydock_tests::clients::eventually;
 use serde_json::{Map, Value, json};
 
+use super::subject::Subject;
 use super::{GROUP, VERSION};
 
 /// Members of a published schema that a `CustomResourceDefinition` does not take.
@@ -23,13 +24,8 @@ const ESTABLISHED: Duration = Duration::from_mins(1);
 ///
 /// # Errors
 /// The server publishes no schema of the kind, or the host does not accept the definition.
-pub(crate) async fn install(
-    server: &Caller,
-    host: &Caller,
-    kind: &str,
-    plural: &str,
-    is_namespaced: bool,
-) -> Result<()> {
+pub(crate) async fn install(server: &Caller, host: &Caller, subject: Subject) -> Result<()> {
+    let (kind, plural) = (subject.kind(), subject.plural());
     let document = server
         .get("/openapi/v3/apis/coordination.k8s.io/v1alpha3")
         .await?
@@ -47,6 +43,7 @@ pub(crate) async fn install(
     ] {
         schema["properties"][member] = json!({ "type": form });
     }
+    restrict(&mut schema, subject)?;
     let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -56,7 +53,7 @@ pub(crate) async fn install(
         "spec": {
             "group": GROUP,
             "names": { "kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": kind.to_lowercase() },
-            "scope": if is_namespaced { "Namespaced" } else { "Cluster" },
+            "scope": if subject.is_namespaced() { "Namespaced" } else { "Cluster" },
             "versions": [{
                 "name": VERSION,
                 "served": true,
@@ -78,6 +75,29 @@ pub(crate) async fn install(
         Ok((host.get(&path).await?.status == 200).then_some(()))
     })
     .await
+}
+
+/// Adds the rules about changes, and the limits of lists without which kube-apiserver estimates that they cost too much.
+fn restrict(schema: &mut Value, subject: Subject) -> Result<()> {
+    for (pointer, limit) in subject.limits() {
+        let list = schema
+            .pointer_mut(pointer)
+            .with_context(|| format!("no {pointer}"))?;
+        list["maxItems"] = json!(limit);
+    }
+    for (pointer, rule) in subject.transitions() {
+        let part = schema
+            .pointer_mut(pointer)
+            .with_context(|| format!("no {pointer}"))?;
+        let rules = part
+            .as_object_mut()
+            .context("a schema is an object")?
+            .entry("x-kubernetes-validations")
+            .or_insert_with(|| json!([]));
+        let rules = rules.as_array_mut().context("rules are a list")?;
+        rules.push(json!({ "rule": rule, "message": "the change is not allowed" }));
+    }
+    Ok(())
 }
 
 fn is_kind(schema: &Value, kind: &str) -> bool {

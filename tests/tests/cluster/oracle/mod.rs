@@ -3,6 +3,7 @@
 
 pub(crate) mod crd;
 mod deviations;
+mod maintenance;
 mod rows;
 mod sequences;
 pub(crate) mod side;
@@ -15,7 +16,7 @@ use http::Method;
 use serde_json::json;
 
 use self::deviations::deviations;
-use self::rows::{ROWS, Row};
+use self::rows::Row;
 use self::side::{Call, Side};
 use self::subject::{NAMESPACE, Subject};
 use crate::stage::{Stage, together};
@@ -42,8 +43,7 @@ impl Pair {
             let namespace = json!({ "metadata": { "name": NAMESPACE } });
             host.post("/api/v1/namespaces", &namespace).await?;
         }
-        let (kind, plural) = (subject.kind(), subject.plural());
-        crd::install(&server, &host, kind, plural, subject.is_namespaced()).await?;
+        crd::install(&server, &host, subject).await?;
         Ok(Self {
             ours: Side::new(agent(server)?, OURS),
             oracle: Side::new(agent(host)?, GROUP),
@@ -58,8 +58,8 @@ impl Pair {
 
 /// Installs the custom resource of interceptors.
 pub(crate) async fn install_interceptors(stage: &Stage) -> Result<()> {
-    let (server, subject) = (stage.unmanaged(Protocol::Http2).await?, Subject::Interceptor);
-    crd::install(&server, &stage.host()?, subject.kind(), subject.plural(), false).await
+    let server = stage.unmanaged(Protocol::Http2).await?;
+    crd::install(&server, &stage.host()?, Subject::Interceptor).await
 }
 
 /// The default field manager comes from this header.
@@ -72,20 +72,31 @@ async fn single_requests_have_the_same_responses() -> Result<()> {
     let Some(stage) = together().await? else {
         return Ok(());
     };
-    let mut pair = Pair::new(&stage, Subject::Interceptor).await?;
+    let mut pairs = [
+        (
+            Subject::Interceptor,
+            Pair::new(&stage, Subject::Interceptor).await?,
+        ),
+        (
+            Subject::Maintenance,
+            Pair::new(&stage, Subject::Maintenance).await?,
+        ),
+    ];
     let known = deviations()?;
     let of_host = deviations::of_host(stage.control_plane().options().minor_release())?;
     let mut failures = Vec::new();
-    for (number, row) in ROWS.iter().enumerate() {
+    for (number, (subject, row)) in rows::all().enumerate() {
+        let pair = pairs.iter_mut().find(|(served, _)| *served == subject);
+        let (_, pair) = pair.context("a kind without servers")?;
         pair.forget();
         let name = format!("row{number}.example.com");
         if row.exists {
             for side in [&mut pair.ours, &mut pair.oracle] {
-                let created = side.send(&existing(&name)).await?;
+                let created = side.send(&existing(subject, &name)).await?;
                 ensure!(created.status == 201, "{}: {created:?}", row.name);
             }
         }
-        let call = call(row, &name)?;
+        let call = call(subject, row, &name)?;
         let (ours, oracle) = tokio::try_join!(pair.ours.send(&call), pair.oracle.send(&call))?;
         match known.get(row.name) {
             None if of_host.contains(row.name) && ours == oracle => {
@@ -107,7 +118,7 @@ async fn single_requests_have_the_same_responses() -> Result<()> {
     let unknown: Vec<_> = known
         .keys()
         .chain(&of_host)
-        .filter(|name| !ROWS.iter().any(|row| row.name == **name))
+        .filter(|name| !rows::all().any(|(_, row)| row.name == **name))
         .collect();
     ensure!(
         unknown.is_empty(),
@@ -117,27 +128,27 @@ async fn single_requests_have_the_same_responses() -> Result<()> {
         failures.is_empty(),
         "{} of {} rows:\n{}",
         failures.len(),
-        ROWS.len(),
+        rows::all().count(),
         failures.join("\n")
     );
     Ok(())
 }
 
 /// Creates the object of a row.
-fn existing(name: &str) -> Call {
-    let mut object = Subject::Interceptor.base(name);
+fn existing(subject: Subject, name: &str) -> Call {
+    let mut object = subject.base(name);
     object["metadata"]["labels"] = json!({ "row": "x" });
     Call {
         method: Method::POST,
-        path: Subject::Interceptor.collection(),
+        path: subject.collection(),
         media_type: "application/json".to_owned(),
         accept: String::new(),
         body: object.to_string(),
     }
 }
 
-fn call(row: &Row, name: &str) -> Result<Call> {
-    let collection = Subject::Interceptor.collection();
+fn call(subject: Subject, row: &Row, name: &str) -> Result<Call> {
+    let collection = subject.collection();
     let fill = |text: &str| {
         text.replace("{item}", &format!("{collection}/{name}"))
             .replace("{collection}", &collection)

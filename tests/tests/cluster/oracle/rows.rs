@@ -5,6 +5,8 @@
 
 use drydock_tests::calls::{APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH};
 
+use super::subject::Subject;
+
 /// A request to an object that exists, or not.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
@@ -22,12 +24,23 @@ pub(super) struct Row {
 const JSON: &str = "application/json";
 const NONE: &str = "";
 
-/// The head of every body: type and name.
+/// An EvictionInterceptor: its type, and the rest.
 macro_rules! object {
     ($($rest:literal)*) => {
         concat!(
             r#"{"apiVersion":"{group}/v1alpha3","kind":"EvictionInterceptor","#,
             $($rest,)*
+            "}"
+        )
+    };
+}
+
+/// A NodeMaintenance with this spec.
+macro_rules! maintenance {
+    ($spec:literal) => {
+        concat!(
+            r#"{"apiVersion":"{group}/v1alpha3","kind":"NodeMaintenance","metadata":{"name":"{name}"},"spec":"#,
+            $spec,
             "}"
         )
     };
@@ -49,8 +62,36 @@ macro_rules! rows {
     (@absent) => { false };
 }
 
-/// The requests.
-pub(super) const ROWS: &[Row] = rows! {
+/// All requests, each with the kind of its object.
+pub(super) fn all() -> impl Iterator<Item = (Subject, &'static Row)> {
+    let interceptors = INTERCEPTORS.iter().map(|row| (Subject::Interceptor, row));
+    interceptors.chain(MAINTENANCES.iter().map(|row| (Subject::Maintenance, row)))
+}
+
+/// Requests to maintenances: what the schema of a custom resource cannot say about this kind.
+const MAINTENANCES: &[Row] = rows! {
+    "maintenance": absent POST "{collection}", JSON, "", maintenance!(r#"{"nodeSelector":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["a"]}]}]}}"#);
+    "maintenance with a short plan": absent POST "{collection}", JSON, "", maintenance!(r#"{"nodeSelector":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["a"]}]}]},"drainPlan":[{"podType":"Default","podPriority":5}]}"#);
+    "maintenance without a selector": absent POST "{collection}", JSON, "", maintenance!("{}");
+    "maintenance without terms": absent POST "{collection}", JSON, "", maintenance!(r#"{"nodeSelector":{"nodeSelectorTerms":[]}}"#);
+    "maintenance of an unknown stage": absent POST "{collection}", JSON, "", maintenance!(r#"{"stage":"Other","nodeSelector":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["a"]}]}]}}"#);
+    "maintenance by an unknown operator": absent POST "{collection}", JSON, "", maintenance!(r#"{"nodeSelector":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"a","operator":"Other"}]}]}}"#);
+    "maintenance merges a part of its plan": existing PATCH "{item}", MERGE_PATCH, "", r#"{"spec":{"drainPlan":[{"podType":"Default","podPriority":100,"podSelector":{"matchLabels":{"app":"web"}}}]}}"#;
+    "maintenance merges another plan": existing PATCH "{item}", MERGE_PATCH, "", r#"{"spec":{"drainPlan":[{"podType":"Default","podPriority":7}]}}"#;
+    "maintenance applies a part of its plan": existing PATCH "{item}?fieldManager=row&force=true", APPLY_PATCH, "", maintenance!(r#"{"drainPlan":[{"podType":"Default","podPriority":100,"podSelector":{"matchLabels":{"app":"web"}}}]}"#);
+    "maintenance conflicts about its plan": existing PATCH "{item}?fieldManager=row", APPLY_PATCH, "", maintenance!(r#"{"drainPlan":[{"podType":"Default","podPriority":7}]}"#);
+    "maintenance starts": existing PATCH "{item}", MERGE_PATCH, "", r#"{"spec":{"stage":"Drain"}}"#;
+    "maintenance selects others": existing PATCH "{item}", MERGE_PATCH, "", r#"{"spec":{"nodeSelector":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["b"]}]}]}}}"#;
+    "maintenance removes its stage": existing PATCH "{item}", MERGE_PATCH, "", r#"{"spec":{"stage":null}}"#;
+    "maintenance status": existing PATCH "{item}/status", MERGE_PATCH, "", r#"{"spec":{"stage":"Drain"},"status":{"selectedNodes":2,"drainStatus":{"drainMessage":"x"}}}"#;
+    "maintenance status of an unknown stage": existing PATCH "{item}/status", MERGE_PATCH, "", r#"{"status":{"stageStatuses":[{"name":"Other"}]}}"#;
+    "maintenance status with a node twice": existing PATCH "{item}/status", MERGE_PATCH, "", r#"{"status":{"cordonedBefore":["a","a"]}}"#;
+    "maintenance status below zero": existing PATCH "{item}/status", MERGE_PATCH, "", r#"{"status":{"selectedNodes":-1}}"#;
+    "maintenance status with a blocker of no reason": existing PATCH "{item}/status", MERGE_PATCH, "", r#"{"status":{"blockers":[{"node":"a","since":"2026-01-01T00:00:00Z"}]}}"#;
+};
+
+/// Requests to interceptors.
+const INTERCEPTORS: &[Row] = rows! {
     "get": existing GET "{item}", NONE, "", "";
     "get absent": absent GET "{item}", NONE, "", "";
     "get status": existing GET "{item}/status", NONE, "", "";

@@ -3,6 +3,8 @@
 use fastrand::Rng;
 use serde_json::{Map, Value, json};
 
+use super::maintenance;
+
 /// A compared kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
@@ -10,18 +12,21 @@ pub(crate) enum Subject {
     Interceptor,
     /// Namespaced, with a list map of atomic items.
     Request,
+    /// Cluster-scoped, with atomic parts, a default, and fields that cannot change freely.
+    Maintenance,
 }
 
 /// The namespace of requests.
 pub(crate) const NAMESPACE: &str = "oracle";
 
 impl Subject {
-    pub(crate) const ALL: [Self; 2] = [Self::Interceptor, Self::Request];
+    pub(crate) const ALL: [Self; 3] = [Self::Interceptor, Self::Request, Self::Maintenance];
 
     pub(crate) const fn kind(self) -> &'static str {
         match self {
             Self::Interceptor => "EvictionInterceptor",
             Self::Request => "EvictionRequest",
+            Self::Maintenance => "NodeMaintenance",
         }
     }
 
@@ -29,6 +34,7 @@ impl Subject {
         match self {
             Self::Interceptor => "evictioninterceptors",
             Self::Request => "evictionrequests",
+            Self::Maintenance => "nodemaintenances",
         }
     }
 
@@ -40,6 +46,7 @@ impl Subject {
     pub(crate) fn collection(self) -> String {
         match self {
             Self::Interceptor => "/apis/{group}/v1alpha3/evictioninterceptors".to_owned(),
+            Self::Maintenance => "/apis/{group}/v1alpha3/nodemaintenances".to_owned(),
             Self::Request => format!("/apis/{{group}}/v1alpha3/namespaces/{NAMESPACE}/evictionrequests"),
         }
     }
@@ -49,6 +56,7 @@ impl Subject {
         match self {
             Self::Interceptor => format!("i{number}.example.com"),
             Self::Request => format!("0aac1e00-0000-4000-8000-{number:012x}"),
+            Self::Maintenance => format!("m{number}"),
         }
     }
 
@@ -74,6 +82,7 @@ impl Subject {
                     "requesters": [{ "name": "first.example.com" }],
                 });
             }
+            Self::Maintenance => object["spec"] = maintenance::spec(),
         }
         object
     }
@@ -138,6 +147,7 @@ impl Subject {
                     spec.insert("requesters".to_owned(), requesters);
                 }
             }
+            Self::Maintenance => spec = maintenance::random_spec(rng),
         }
         let mut change = Map::new();
         for (name, members) in [("metadata", metadata), ("spec", spec)] {
@@ -148,11 +158,31 @@ impl Subject {
         change.into()
     }
 
+    /// The rules of the kind about changes that a custom resource can express: the JSON pointer of the schema that they
+    /// belong to, and the rule in CEL. Both servers reject the others with 422.
+    pub(crate) const fn transitions(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Interceptor | Self::Request => &[],
+            Self::Maintenance => maintenance::TRANSITIONS,
+        }
+    }
+
+    /// The JSON pointers of lists that these rules compare, with the largest number of items.
+    pub(crate) const fn limits(self) -> &'static [(&'static str, u32)] {
+        match self {
+            Self::Interceptor | Self::Request => &[],
+            Self::Maintenance => maintenance::LIMITS,
+        }
+    }
+
     /// A random status, as a merge patch.
     pub(crate) fn random_status(self, rng: &mut Rng) -> Value {
         let mut status = Map::new();
         if self == Self::Interceptor && rng.bool() {
             status.insert("matchedPods".to_owned(), rng.u32(1..4).into());
+        }
+        if self == Self::Maintenance {
+            status = maintenance::random_status(rng);
         }
         if self == Self::Request || rng.bool() {
             let first = condition("First", "True", "one");

@@ -14,6 +14,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::oracle::side::{Call, Outcome, Side};
+use crate::oracle::subject::Subject;
 use crate::oracle::{GROUP, OURS, crd};
 use crate::stage::together;
 
@@ -184,7 +185,7 @@ impl Pair {
     async fn new(server: Caller, host: Caller) -> Result<Self> {
         let namespace = json!({ "metadata": { "name": NAMESPACE, "labels": { "environment": "staging" } } });
         host.post("/api/v1/namespaces", &namespace).await?;
-        crd::install(&server, &host, "EvictionRequest", "evictionrequests", true).await?;
+        crd::install(&server, &host, Subject::Request).await?;
         let agent = |caller: Caller| caller.with_header("user-agent", "policies/1.0");
         Ok(Self {
             ours: Side::new(agent(server)?, OURS),
