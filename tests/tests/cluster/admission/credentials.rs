@@ -184,7 +184,7 @@ async fn a_webhook_gets_the_client_certificate_that_is_configured_for_it() -> Re
     let host = Caller::new(cluster.raw_client(admin)?);
     let subject = Subject::Request;
     let server = Caller::new(drydock.raw_client(admin, Protocol::Http2)?);
-    crd::install(&server, &host, subject.kind(), subject.plural(), true).await?;
+    crd::install(&server, &host, subject).await?;
     install(&cluster, &reviewers).await?;
 
     let (mut ours, mut oracle) = (Side::new(host.clone(), OURS), Side::new(host, GROUP));
