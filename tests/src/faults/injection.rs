@@ -293,7 +293,8 @@ impl Injection {
         let etcdctl = async |arguments: &[&str]| self.members.etcdctl(arguments, &[]).await;
         let answer = etcdctl(&["del", "--prefix", FILLING_PREFIX, "--write-out=json"]).await?;
         let answer: Value = serde_json::from_str(&answer)?;
-        let through = answer["header"]["revision"].as_u64().context("a revision")?;
+        let through = answer.pointer("/header/revision").and_then(Value::as_u64);
+        let through = through.context("the revision of a deletion")?;
         self.exceeds(&counters.removals, removed, "a deletion while etcd is full")
             .await?;
         // What is watched may not be compacted before it was seen.

@@ -139,10 +139,10 @@ pub async fn run(settings: &Settings, say: impl Fn(&str)) -> Result<Summary> {
             // What clients and servers saw before tells more than what was waited for in vain.
             Err(error) => {
                 let (counts, violations) = (shared.counts(), shared.run.faults().join("\n"));
-                let seen = injection.describe().await;
-                let seed = settings.seed;
+                let state = injection.describe().await;
+                let start = settings.seed;
                 let detail =
-                    format!("fault {number}, {fault:?}, seed {seed}: {counts}\n{violations}\n{seen}");
+                    format!("fault {number}, {fault:?}, seed {start}: {counts}\n{violations}\n{state}");
                 return Err(error.context(detail));
             }
         };

@@ -128,7 +128,7 @@ impl Stage {
         text(&pod["metadata"]["uid"])
     }
 
-    /// Whether the host serves MutatingAdmissionPolicy at `v1`; before 1.36 it does so only behind a feature gate.
+    /// Whether the host serves `MutatingAdmissionPolicy` at `v1`; before 1.36 it does so only behind a feature gate.
     pub(crate) async fn serves_mutating_policies(&self) -> Result<bool> {
         let path = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
         Ok(self.host()?.get(path).await?.status != 404)

@@ -190,7 +190,7 @@ async fn what_strangers_send_to_kube_apiserver_takes_no_place_of_a_user() -> Res
     );
     let after = Counted::now(&stage).await?;
     ensure!(
-        after.refused == before.refused,
+        after.refused <= before.refused,
         "requests of strangers came through"
     );
 
