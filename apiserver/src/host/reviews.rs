@@ -382,13 +382,17 @@ mod tests {
     const TTL: Duration = Duration::from_secs(10);
 
     fn patch_of(name: &str) -> AccessReview {
+        right_to("patch", name)
+    }
+
+    fn right_to(verb: &str, name: &str) -> AccessReview {
         AccessReview {
             user: Arc::new(UserInfo {
                 name: "controller".to_owned(),
                 ..UserInfo::default()
             }),
             attributes: Attributes::Resource(ResourceAttributes {
-                verb: "patch".to_owned(),
+                verb: verb.to_owned(),
                 resource: "evictionrequests".to_owned(),
                 namespace: "shop".to_owned(),
                 name: name.to_owned(),
@@ -415,6 +419,21 @@ mod tests {
         // The answer for all is as old as any answer may be.
         tokio::time::advance(TTL).await;
         assert_eq!(calls_for(&reviews, &host, "b", 100).await, 9);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rights_to_create_are_reviewed_for_all_and_those_to_impersonate_never() {
+        let host = FakeHost::new(AuthenticationConfig::default());
+        let reviews = Reviews::new(Arc::clone(&host) as _, ReviewTtls::default()).unwrap();
+        for (verb, expected) in [("create", 9), ("impersonate", 100)] {
+            let before = host.access_reviews.load(Ordering::Relaxed);
+            for number in 0..100 {
+                let (verdict, _) = reviews.access(&right_to(verb, &number.to_string())).await;
+                assert!(matches!(verdict, Ok(AccessVerdict::Allowed(_))), "{verdict:?}");
+            }
+            let calls = host.access_reviews.load(Ordering::Relaxed) - before;
+            assert_eq!(calls, expected, "{verb}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
