@@ -287,6 +287,12 @@ where
         }
     }
 
+    /// What happens when the watch delivers this event.
+    #[cfg(test)]
+    pub(crate) fn deliver(&mut self, event: Event<K>) {
+        self.apply(event);
+    }
+
     fn apply(&mut self, event: Event<K>) {
         match event {
             Event::Init => self.list = HashMap::new(),

@@ -223,11 +223,15 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
             Some(at) => state.deadlines.set(key.clone(), at),
             None => state.deadlines.clear(key),
         }
+        // The timer sleeps until the earliest deadline, so it has to know only of a new one.
+        let is_earliest = deadline.is_some() && state.deadlines.next() == deadline;
         if state.dirty.remove(key) {
             self.enqueue(&mut state, key.clone(), now);
         }
         drop(state);
-        self.timer.notify_one();
+        if is_earliest {
+            self.timer.notify_one();
+        }
     }
 
     /// Queues keys at their deadlines until cancelled.

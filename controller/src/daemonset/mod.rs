@@ -3,7 +3,8 @@
 
 pub mod decide;
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 
 use drydock_proto::kinds::evictionrequest::{DAEMON_SET_INTERCEPTOR, EvictionRequest, InterceptorStatus};
 use k8s_openapi::api::core::v1::Node;
@@ -19,6 +20,7 @@ use crate::nodemaintenance::drain_plan::entries;
 use crate::nodemaintenance::{node_state, observe};
 use crate::pod::Pod;
 use crate::stores::{Informers, Stores};
+use crate::sync::lock;
 use crate::work_queue::{Outcome, WorkQueue};
 
 use decide::{DaemonPodAction, DaemonPodState, decide};
@@ -191,15 +193,20 @@ fn active_entry(request: &EvictionRequest) -> Option<&InterceptorStatus> {
 
 /// Queues requests in which this interceptor is active when they, their pods, or drain targets change.
 pub fn add_handlers(informers: &mut Informers, stores: &Stores, queue: &Arc<WorkQueue<ObjectKey>>) {
+    // A drain changes the targets of each node several times, and most requests are no concern of this interceptor.
+    let active = Arc::<Mutex<HashSet<ObjectKey>>>::default();
     informers.requests.add_handler({
-        let queue = Arc::clone(queue);
+        let (queue, active) = (Arc::clone(queue), Arc::clone(&active));
         move |change: &Change<EvictionRequest>| {
-            if let Some(request) = change
-                .new
-                .as_ref()
-                .filter(|request| active_entry(request).is_some())
-            {
-                queue.add(key_of(&**request));
+            let of_active = |state: &Option<Arc<EvictionRequest>>| {
+                let request = state.as_ref().filter(|request| active_entry(request).is_some());
+                request.map(|request| key_of(&**request))
+            };
+            if let Some(key) = of_active(&change.new) {
+                lock(&active).insert(key.clone());
+                queue.add(key);
+            } else if let Some(key) = of_active(&change.old) {
+                lock(&active).remove(&key);
             }
         }
     });
@@ -218,7 +225,7 @@ pub fn add_handlers(informers: &mut Informers, stores: &Stores, queue: &Arc<Work
         }
     });
     informers.nodes.add_handler({
-        let (queue, requests) = (Arc::clone(queue), stores.requests.clone());
+        let queue = Arc::clone(queue);
         move |change: &Change<Node>| {
             let targets = |node: &Option<Arc<Node>>| {
                 let record = node.as_deref().and_then(node_state::record);
@@ -227,10 +234,8 @@ pub fn add_handlers(informers: &mut Informers, stores: &Stores, queue: &Arc<Work
             if targets(&change.old) == targets(&change.new) {
                 return;
             }
-            for request in requests.all() {
-                if active_entry(&request).is_some() {
-                    queue.add(key_of(&*request));
-                }
+            for request in lock(&active).iter() {
+                queue.add(request.clone());
             }
         }
     });

@@ -2,6 +2,7 @@ use super::*;
 use crate::fixtures::{ReceivedRequest, api_double, clock_at, context, empty_stores, merge, typed};
 use crate::informer::Store;
 use drydock_proto::kinds::nodemaintenance::{PodType, STATUS_ANNOTATION};
+use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
 
 /// The calls for a pod without tolerations.
@@ -191,4 +192,48 @@ async fn only_pods_that_a_plan_leaves_alone_are_not_deleted() {
 async fn completed_interceptor_does_nothing() {
     let done = json!({"name": DAEMON_SET_INTERCEPTOR, "completionTime": "1970-01-01T00:00:10Z"});
     assert!(calls(2000, &done).await.is_empty());
+}
+
+#[test]
+fn drain_targets_of_a_node_concern_only_requests_in_which_this_interceptor_is_active() {
+    let request = |name: &str, active: &Value| -> EvictionRequest {
+        typed(json!({
+            "metadata": {"name": name, "namespace": "shop"},
+            "spec": {"target": {"pod": {"name": "agent", "uid": name}}, "requesters": [{"name": "nodemaintenance.k8s.io"}]},
+            "status": {"activeInterceptors": active, "interceptors": [{"name": DAEMON_SET_INTERCEPTOR}]},
+        }))
+    };
+    let ours = json!([DAEMON_SET_INTERCEPTOR]);
+    let (mut informers, stores) = Informers::new();
+    let metrics = crate::metrics::Metrics::default();
+    let queue = Arc::new(WorkQueue::new(clock_at(0), metrics.queue("daemonsets")));
+    add_handlers(&mut informers, &stores, &queue);
+    let taken = || -> Vec<String> {
+        let keys = std::iter::from_fn(|| queue.try_next());
+        let mut names: Vec<_> = keys
+            .inspect(|key| queue.done(key, Outcome::Wait(None)))
+            .map(|key| key.1)
+            .collect();
+        names.sort();
+        names
+    };
+    for (name, active) in [("a", &ours), ("b", &ours), ("c", &json!(["other.example.com"]))] {
+        informers.requests.deliver(Event::Apply(request(name, active)));
+    }
+    assert_eq!(taken(), ["a", "b"]);
+    let reach = |nodes: &mut crate::informer::Informer<Node>, priority: i32| {
+        let targets = json!([{"podType": "DaemonSet", "podPriority": priority}]);
+        let record = json!({"maintenances": [{"name": "m", "stage": "Drain"}], "targets": targets});
+        let node =
+            json!({"metadata": {"name": "one", "annotations": {STATUS_ANNOTATION: record.to_string()}}});
+        nodes.deliver(Event::Apply(typed(node)));
+    };
+    reach(&mut informers.nodes, 1000);
+    assert_eq!(taken(), ["a", "b"]);
+    reach(&mut informers.nodes, 1000);
+    assert!(taken().is_empty(), "the targets are those before");
+    informers.requests.deliver(Event::Apply(request("a", &json!([]))));
+    informers.requests.deliver(Event::Delete(request("b", &ours)));
+    reach(&mut informers.nodes, 2000);
+    assert!(taken().is_empty());
 }
