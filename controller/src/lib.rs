@@ -17,6 +17,7 @@
 //! health, object_counts, watch_metrics                            probes; metrics computed from the stores
 //! bridge                                                          evictions by others become requests
 //! listener                                                        the secure port: TLS and connections
+//! connections                                                     the clients of both servers
 //! config                                                          flags, environment, file
 //! descheduling                                                    works with programs that move pods
 //! access                                                          who may read metrics and nominate pods
@@ -59,6 +60,7 @@ pub mod backoff;
 pub mod bridge;
 pub mod conditions;
 pub mod config;
+pub mod connections;
 pub mod context;
 pub mod daemonset;
 pub mod deadline_queue;

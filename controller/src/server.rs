@@ -10,10 +10,6 @@ use std::time::Duration;
 use drydock_machinery::clock::{Clock, SystemClock};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::header::{HeaderValue, USER_AGENT};
-use kube::client::{Body, ClientBuilder, DynBody};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config as ClientConfig};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +18,7 @@ use crate::access::Access;
 use crate::api::Clients;
 use crate::bridge::{self, Bridge};
 use crate::config::{Config, ElectionConfig, LogConfig, LogFormat};
+use crate::connections::{self, Connections};
 use crate::context::Context;
 use crate::descheduling::annotations;
 use crate::descheduling::nominations::{self, Requester};
@@ -46,10 +43,6 @@ use crate::watch_metrics::WatchFailures;
 use crate::work_queue::{self, Outcome, WorkQueue};
 use crate::{daemonset, evictionrequest, nodemaintenance};
 
-/// The service of a client, as its builder makes it.
-type GenericService =
-    tower::util::BoxService<http::Request<Body>, http::Response<Box<DynBody>>, tower::BoxError>;
-
 /// How long shutdown waits for queued Events to be written.
 const EVENT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many eviction requests are reconciled at a time.
@@ -68,21 +61,9 @@ const ANNOTATION_WORKERS: usize = 4;
 /// Why the process ends without a signal.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A kubeconfig cannot be used.
-    #[error("cannot use the kubeconfig {path}")]
-    Kubeconfig {
-        /// The file.
-        path: String,
-        /// Why.
-        #[source]
-        source: Box<kube::config::KubeconfigError>,
-    },
-    /// There is no kubeconfig and no service account.
-    #[error("--kubeconfig is not set and there is no pod service account")]
-    InCluster(#[source] Box<kube::config::InClusterError>),
-    /// A client cannot be created.
-    #[error("cannot create a client")]
-    Client(#[source] Box<kube::Error>),
+    /// There are no clients.
+    #[error(transparent)]
+    Connections(#[from] connections::Error),
     /// The secure port cannot be served.
     #[error("cannot serve the secure port")]
     Listener(#[from] ListenerError),
@@ -174,7 +155,11 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
         clock: Arc::clone(&server_clock),
         metrics: metrics.clone(),
     };
-    let (clients, unfenced) = connect(&config, &transport).await?;
+    let Connections {
+        calls: clients,
+        watches,
+        unfenced,
+    } = Connections::new(&config, &transport).await?;
     let clock: Arc<dyn Clock> = server_clock;
     let (events, queued_events) = EventRecorder::new(Arc::clone(&clock), &identity);
     let (mut informers, stores) = Informers::new();
@@ -202,7 +187,7 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
         background.clone(),
     ));
     let controllers = Controllers::new(&config, &context, rules, &mut informers);
-    informers.spawn(&context.clients, &background, &mut tasks);
+    informers.spawn(&watches, &background, &mut tasks);
 
     let candidate = config
         .election
@@ -499,51 +484,4 @@ fn identity() -> String {
         .or_else(|_| std::env::var("HOSTNAME"))
         .unwrap_or_else(|_| "localhost".to_owned());
     format!("{host}_{}_{:08x}", std::process::id(), fastrand::u32(..))
-}
-
-/// The clients that controllers use, and those for what needs no Lease: the Lease itself, Events, reviews and the bridge. They
-/// have connections of their own, so that renewals do not wait behind the controllers' calls.
-async fn connect(config: &Config, transport: &TransportLayer) -> Result<(Clients, Clients), Error> {
-    let host = match &config.kubeconfig {
-        Some(path) => client_config(path).await?,
-        None => ClientConfig::incluster().map_err(|error| Error::InCluster(Box::new(error)))?,
-    };
-    let drydock = match &config.apiserver_kubeconfig {
-        Some(path) => Some(client_config(path).await?),
-        None => None,
-    };
-    let unfenced_host: Client = builder(host.clone())?.build();
-    let host = builder(host)?.with_layer(transport).build();
-    let (drydock, unfenced_drydock) = match drydock {
-        Some(config) => {
-            let unfenced = builder(config.clone())?.build();
-            (builder(config)?.with_layer(transport).build(), unfenced)
-        }
-        None => (host.clone(), unfenced_host.clone()),
-    };
-    let unfenced = Clients {
-        host: unfenced_host,
-        drydock: unfenced_drydock,
-    };
-    Ok((Clients { host, drydock }, unfenced))
-}
-
-async fn client_config(path: &std::path::Path) -> Result<ClientConfig, Error> {
-    let invalid = |source| Error::Kubeconfig {
-        path: path.display().to_string(),
-        source: Box::new(source),
-    };
-    let file = Kubeconfig::read_from(path).map_err(invalid)?;
-    ClientConfig::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-        .await
-        .map_err(invalid)
-}
-
-fn builder(mut config: ClientConfig) -> Result<ClientBuilder<GenericService>, Error> {
-    // Rejections by the eviction API are expected responses, and controllers retry at their own pace.
-    config.default_retry = false;
-    // The user agent names this program as the manager of the fields it writes.
-    let agent = HeaderValue::from_static(concat!("drydock-controller/", env!("CARGO_PKG_VERSION")));
-    config.headers.push((USER_AGENT, agent));
-    ClientBuilder::try_from(config).map_err(|error| Error::Client(Box::new(error)))
 }
