@@ -21,11 +21,14 @@ use crate::metrics::Metrics;
 use crate::server_time::ServerClock;
 use crate::transport::NotLeading;
 
+/// The version and the user agent of each request.
+type Requests = Arc<Mutex<Vec<(Version, Option<HeaderValue>)>>>;
+
 /// A server that offers some protocols, and what it has seen.
 struct Server {
     config: ClientConfig,
     connections: Arc<AtomicUsize>,
-    requests: Arc<Mutex<Vec<(Version, Option<HeaderValue>)>>>,
+    requests: Requests,
     _tasks: JoinSet<()>,
 }
 
@@ -46,7 +49,7 @@ impl Server {
         config.root_cert = Some(vec![certificate.to_vec()]);
         config.tls_server_name = Some("server.test".to_owned());
         let connections = Arc::<AtomicUsize>::default();
-        let requests = Arc::<Mutex<Vec<_>>>::default();
+        let requests = Requests::default();
         let mut tasks = JoinSet::new();
         tasks.spawn(serve(
             listener,
@@ -63,12 +66,7 @@ impl Server {
     }
 }
 
-async fn serve(
-    listener: TcpListener,
-    tls: TlsAcceptor,
-    connections: Arc<AtomicUsize>,
-    requests: Arc<Mutex<Vec<(Version, Option<HeaderValue>)>>>,
-) {
+async fn serve(listener: TcpListener, tls: TlsAcceptor, connections: Arc<AtomicUsize>, requests: Requests) {
     let mut tasks = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
