@@ -143,10 +143,10 @@ impl<'a> Arena<'a> {
         .await
     }
 
-    /// The evictions in a namespace that the host accepted: when they were received, by the name of the pod.
-    pub(super) fn evictions(&self, namespace: &str) -> Result<BTreeMap<String, Vec<Timestamp>>> {
+    /// The evictions in a namespace of which the host accepted at least one, by the name of the pod.
+    pub(super) fn evictions(&self, namespace: &str) -> Result<BTreeMap<String, Evictions>> {
         let log = std::fs::read_to_string(self.cluster.audit_log()).context("the audit log")?;
-        let mut evictions = BTreeMap::<String, Vec<Timestamp>>::new();
+        let mut evictions = BTreeMap::<String, Evictions>::new();
         // The last line may be incomplete.
         for event in log
             .lines()
@@ -156,16 +156,24 @@ impl<'a> Arena<'a> {
             let is_accepted = event["responseStatus"]["code"]
                 .as_u64()
                 .is_some_and(|code| code < 300);
-            if object["subresource"] == "eviction" && object["namespace"] == namespace && is_accepted {
+            if object["subresource"] == "eviction" && object["namespace"] == namespace {
                 let received = text(&event["requestReceivedTimestamp"])?.parse()?;
-                evictions
-                    .entry(text(&object["name"])?)
-                    .or_default()
-                    .push(received);
+                let of_pod = evictions.entry(text(&object["name"])?).or_default();
+                of_pod.all.push(received);
+                of_pod.accepted.extend(is_accepted.then_some(received));
             }
         }
+        evictions.retain(|_, of_pod| !of_pod.accepted.is_empty());
         Ok(evictions)
     }
+}
+
+/// When the host received evictions of a pod.
+#[derive(Debug, Default)]
+pub(super) struct Evictions {
+    pub(super) accepted: Vec<Timestamp>,
+    /// With those that it refused.
+    pub(super) all: Vec<Timestamp>,
 }
 
 /// The state of a request at the end of a run.
@@ -173,6 +181,7 @@ impl<'a> Arena<'a> {
 pub(super) struct Ended {
     pub(super) pod: String,
     pub(super) is_evicted: bool,
+    pub(super) created: Timestamp,
     pub(super) canceled_at: Option<Timestamp>,
     pub(super) intent: Option<Timestamp>,
 }
@@ -383,19 +392,23 @@ impl<'a> Drain<'a> {
     pub(super) async fn every_eviction_was_requested(&self) -> Result<usize> {
         let requests = self.ended_requests().await?;
         let evictions = self.arena.evictions(&self.name)?;
-        for (pod, received) in &evictions {
+        for (pod, of_pod) in &evictions {
             let request = requests.iter().find(|request| request.pod == *pod);
             let request = request.with_context(|| format!("pod {pod} was evicted without a request"))?;
-            let last = received.iter().max().context("an eviction")?;
+            let first = of_pod.accepted.iter().min().context("an eviction")?;
+            ensure!(request.created <= *first, "{of_pod:?}, {request:?}");
+            // Where the host ended before it answered, the intent is that of another attempt, which finds no pod.
             let intent = request
                 .intent
                 .with_context(|| format!("{request:?} has no intent"))?;
-            ensure!(intent <= *last, "evicted at {last}, {request:?}");
+            let is_followed = of_pod.all.iter().any(|received| intent <= *received);
+            ensure!(is_followed, "{of_pod:?}, {request:?}");
+            let last = of_pod.accepted.iter().max().context("an eviction")?;
             // Times in requests are whole seconds.
             let canceled = request.canceled_at.map(|at| at + Duration::from_secs(1));
             ensure!(
                 canceled.is_none_or(|canceled| *last <= canceled),
-                "evicted at {last}, {request:?}"
+                "{of_pod:?}, {request:?}"
             );
         }
         Ok(evictions.len())
@@ -411,6 +424,7 @@ fn ended(request: &Value) -> Result<Ended> {
     Ok(Ended {
         pod: text(&request["spec"]["target"]["pod"]["name"])?,
         is_evicted: is_true(request, "Evicted"),
+        created: text(&request["metadata"]["creationTimestamp"])?.parse()?,
         canceled_at,
         intent: intent.map(str::parse).transpose()?,
     })
