@@ -1,6 +1,6 @@
 //! Clients of the suites: kubectl, a raw HTTPS client, and [`eventually`], which waits for a condition.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::Command;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -182,6 +182,8 @@ impl Protocol {
 #[derive(Clone)]
 pub struct RawClient {
     address: SocketAddr,
+    /// The address of its side, unless the system chooses one.
+    source: Option<IpAddr>,
     server_name: ServerName<'static>,
     tls: Arc<ClientConfig>,
     protocol: Protocol,
@@ -229,10 +231,18 @@ impl RawClient {
             .with_context(|| format!("{server_name} is not a server name"))?;
         Ok(Self {
             address,
+            source: None,
             server_name,
             tls: Arc::new(tls),
             protocol,
         })
+    }
+
+    /// The same client at an address of this machine, such as another one of the loopback network.
+    #[must_use]
+    pub fn coming_from(mut self, source: IpAddr) -> Self {
+        self.source = Some(source);
+        self
     }
 
     /// Opens a connection for any number of requests.
@@ -283,7 +293,18 @@ impl RawClient {
 
     /// Opens a TLS connection, without the handshake of HTTP.
     pub(crate) async fn open(&self) -> Result<TlsStream<TcpStream>> {
-        let stream = TcpStream::connect(self.address)
+        let socket = match self.address {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        };
+        let socket = socket.context("make a socket")?;
+        if let Some(source) = self.source {
+            socket
+                .bind(SocketAddr::new(source, 0))
+                .with_context(|| format!("use the address {source}"))?;
+        }
+        let stream = socket
+            .connect(self.address)
             .await
             .with_context(|| format!("connect to {}", self.address))?;
         stream.set_nodelay(true).context("set TCP_NODELAY")?;

@@ -13,6 +13,7 @@
 //! check was too slow, or the server took too much memory.
 #![expect(clippy::print_stdout, reason = "a command line tool")]
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -36,6 +37,9 @@ const VOLUME: Volume = Volume {
     selectors: 10,
     heavy: 1,
 };
+/// The address of strangers. At that of the users, whose connections are unknown until their handshake is over, those would
+/// make way, too, since all come from one address.
+const STRANGE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// Connections that strangers hold.
 const HELD: usize = 1100;
 /// Requests of strangers at a time.
@@ -108,7 +112,7 @@ async fn main() -> Result<()> {
             }
             Ok::<_, anyhow::Error>(())
         });
-        let strange = Caller::new(server.stranger(Protocol::Http1)?);
+        let strange = Caller::new(server.stranger(Protocol::Http1)?.coming_from(STRANGE));
         let probes = Caller::new(server.stranger(Protocol::Http2)?);
         let (users, (), probes) = tokio::join!(
             try_join_all(users),
@@ -137,7 +141,7 @@ async fn main() -> Result<()> {
             &format!("00000000-0000-4000-ab06-{round:012x}"),
         )
     });
-    let stranger = server.stranger(Protocol::Http1)?;
+    let stranger = server.stranger(Protocol::Http1)?.coming_from(STRANGE);
     let fared = holding(&stranger, HELD, Box::pin(honest.work_during(abuse))).await?;
     let peak = peak_mib(server.process_id().context("the server runs")?)?;
     println!(

@@ -105,7 +105,9 @@ pub(super) async fn controller_cut_off(arena: &Arena<'_>) -> Result<()> {
     ensure!(log.contains("leadership was lost"), "{log}");
     let evictions = arena.evictions(&drain.name)?;
     ensure!(
-        evictions.get("pod-0").is_some_and(|posted| posted.accepted.len() == 1),
+        evictions
+            .get("pod-0")
+            .is_some_and(|posted| posted.accepted.len() == 1),
         "{evictions:?}"
     );
     let events = format!("/apis/events.k8s.io/v1/namespaces/{}/events", drain.name);
