@@ -164,6 +164,7 @@ impl Abuser {
 
     /// Over HTTP/1.1 and byte by byte, since the client's own library cannot represent such a target.
     async fn exceed(&self) -> Result<()> {
+        let begun = Instant::now();
         let mut stream = self.client.speaking(Protocol::Http1).open().await?;
         let target = format!("{}?labelSelector={}", self.collection, "x".repeat(TARGET_BYTES));
         let head = format!("GET {target} HTTP/1.1\r\nHost: server\r\nConnection: close\r\n\r\n");
@@ -173,11 +174,12 @@ impl Abuser {
             .context("send a long target")?;
         let mut response = Vec::new();
         // The end may come without a TLS close.
-        let _end = stream.read_to_end(&mut response).await;
+        let end = stream.read_to_end(&mut response).await;
         let text = String::from_utf8_lossy(&response);
         ensure!(
             text.starts_with("HTTP/1.1 414 ") && text.contains("\"code\":414"),
-            "a target of {TARGET_BYTES} bytes: {text:.300}"
+            "a target of {TARGET_BYTES} bytes, {:?} after the connection was begun: {end:?}, {text:.300}",
+            begun.elapsed()
         );
         Ok(())
     }

@@ -38,9 +38,10 @@ use self::settings::Settings;
 use self::subject::{Subject, crd};
 
 /// The rows that `DRYDOCK_BENCH` can select, in the order of measurement.
-const ROWS: [&str; 11] = [
+const ROWS: [&str; 12] = [
     "creates",
     "patch",
+    "writes",
     "gets",
     "list5000",
     "deletecollection",

@@ -79,6 +79,9 @@ impl Bench<'_> {
         if wants("patch") {
             self.patch(report).await?;
         }
+        if wants("writes") {
+            self.writes(report).await?;
+        }
         if wants("gets") {
             self.gets(report).await?;
         }
@@ -166,6 +169,32 @@ impl Bench<'_> {
         self.fill(subject, "bench-patch", WATCHED).await?;
         let call = subject.patch("bench-patch", WATCHED, counted());
         self.cost(subject, 1, self.bound(PATCHES), call).await
+    }
+
+    /// The CPU time of a merge patch beside a create, and of an apply beside a merge patch of the same change.
+    async fn writes(&self, report: &mut Report) -> Result<()> {
+        let namespace = "bench-writes";
+        let create = self.create(&self.ours, "bench-writes-created").await?;
+        self.fill(&self.ours, namespace, SMALL_LIST).await?;
+        let patch = self.ours.patch(namespace, SMALL_LIST, counted());
+        let patch = self.cost(&self.ours, CLIENTS, self.bound(CREATES), patch).await?;
+        let apply = self.ours.apply(namespace, SMALL_LIST, counted());
+        let apply = self.cost(&self.ours, CLIENTS, self.bound(CREATES), apply).await?;
+        let [create, patch, apply] = [create, patch, apply].map(|cost| cost.cpu.as_secs_f64());
+        let show = |cpu| Unit::Seconds.show(cpu);
+        report.row(
+            "merge patches, 64 clients: server CPU, times a create",
+            Goal::AtMost(1.3, Unit::Ratio),
+            patch / create,
+            &[show(patch), show(create)],
+        );
+        report.row(
+            "applies of the same change, 64 clients: server CPU, times a merge patch",
+            Goal::AtMost(1.5, Unit::Ratio),
+            apply / patch,
+            &[show(apply)],
+        );
+        Ok(())
     }
 
     async fn gets(&self, report: &mut Report) -> Result<()> {

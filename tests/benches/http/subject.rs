@@ -11,9 +11,11 @@ use serde_json::{Value, json};
 use super::do_nothing::DoNothing;
 
 /// A namespace for each row that depends on its number of objects.
-pub(crate) const NAMESPACES: [&str; 9] = [
+pub(crate) const NAMESPACES: [&str; 11] = [
     "bench-creates",
     "bench-patch",
+    "bench-writes",
+    "bench-writes-created",
     "bench-5000",
     "bench-delete",
     "bench-30000",
@@ -178,6 +180,27 @@ impl Subject {
             Call::merge_patch(
                 format!("{path}/{}", name(number % count.max(1))),
                 change.to_string().into(),
+            )
+        }
+    }
+
+    /// Applies the same change to our kind as [`Self::patch`], as another manager.
+    pub(crate) fn apply<N: Fn() -> u128 + Send + Sync>(
+        &self,
+        namespace: &str,
+        count: u64,
+        now: N,
+    ) -> impl Fn(u64) -> Call + Send + Sync + use<N> {
+        let path = self.collection(namespace);
+        move |number| {
+            let name = name(number % count.max(1));
+            let configuration = json!({
+                "apiVersion": "coordination.k8s.io/v1alpha3", "kind": "EvictionRequest",
+                "metadata": { "name": name, "annotations": { SENT: now().to_string() } },
+            });
+            Call::apply(
+                format!("{path}/{name}?fieldManager=bench-apply&force=true"),
+                configuration.to_string().into(),
             )
         }
     }

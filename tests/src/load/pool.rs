@@ -67,6 +67,15 @@ impl Call {
         }
     }
 
+    /// PATCH with a server-side apply of JSON, which is YAML too.
+    #[must_use]
+    pub fn apply(path: impl Into<String>, body: Bytes) -> Self {
+        Self {
+            content_type: Some("application/apply-patch+yaml"),
+            ..Self::merge_patch(path, body)
+        }
+    }
+
     /// DELETE.
     #[must_use]
     pub fn delete(path: impl Into<String>) -> Self {
