@@ -110,7 +110,7 @@ impl Bench<'_> {
     }
 
     /// CPU time of a get without a question to etcd, in seconds, over several servers at once. Each server has as many clients
-    /// as one alone: fewer would fill its packets less, which costs more for each get, however many servers there are.
+    /// as one alone, so that only the number of servers differs.
     async fn cached_gets(&self, subjects: &[&Subject]) -> Result<f64> {
         let mut pools = Vec::new();
         let mut processes = Vec::new();

@@ -174,14 +174,10 @@ impl Subject {
         count: u64,
         now: N,
     ) -> impl Fn(u64) -> Call + Send + Sync + use<N> {
-        let path = self.collection(namespace);
-        move |number| {
+        self.change(namespace, count, move |path, _| {
             let change = json!({ "metadata": { "annotations": { SENT: now().to_string() } } });
-            Call::merge_patch(
-                format!("{path}/{}", name(number % count.max(1))),
-                change.to_string().into(),
-            )
-        }
+            Call::merge_patch(path, change.to_string().into())
+        })
     }
 
     /// Applies the same change to our kind as [`Self::patch`], as another manager.
@@ -191,17 +187,27 @@ impl Subject {
         count: u64,
         now: N,
     ) -> impl Fn(u64) -> Call + Send + Sync + use<N> {
-        let path = self.collection(namespace);
-        move |number| {
-            let name = name(number % count.max(1));
+        self.change(namespace, count, move |path, name| {
             let configuration = json!({
                 "apiVersion": "coordination.k8s.io/v1alpha3", "kind": "EvictionRequest",
                 "metadata": { "name": name, "annotations": { SENT: now().to_string() } },
             });
-            Call::apply(
-                format!("{path}/{name}?fieldManager=bench-apply&force=true"),
-                configuration.to_string().into(),
-            )
+            let path = format!("{path}?fieldManager=bench-apply&force=true");
+            Call::apply(path, configuration.to_string().into())
+        })
+    }
+
+    /// Calls for the first `count` objects one after the other, made from the path and the name of each.
+    fn change<C: Fn(String, String) -> Call + Send + Sync>(
+        &self,
+        namespace: &str,
+        count: u64,
+        call: C,
+    ) -> impl Fn(u64) -> Call + Send + Sync + use<C> {
+        let path = self.collection(namespace);
+        move |number| {
+            let name = name(number % count.max(1));
+            call(format!("{path}/{name}"), name)
         }
     }
 }

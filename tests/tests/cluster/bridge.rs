@@ -599,6 +599,20 @@ async fn evictions_are_refused_and_not_let_through_while_the_server_is_away() ->
     Ok(())
 }
 
+/// Evicts a new pod that waits for its interceptor and has the annotation after which the bridge annotates it. The path of the pod.
+pub(crate) async fn evict_annotated_pod(host: &Caller, namespace: &str) -> Result<String> {
+    let pods = format!("/api/v1/namespaces/{namespace}/pods");
+    let mut web = pod(namespace, "web", None, true);
+    web["metadata"]["annotations"]["descheduler.alpha.kubernetes.io/request-evict-only"] = json!("true");
+    host.post(&pods, &web).await?.expect(201)?;
+    let eviction = json!({ "metadata": { "name": "web" } });
+    let web = format!("{pods}/web");
+    host.post(&format!("{web}/eviction"), &eviction)
+        .await?
+        .expect(429)?;
+    Ok(web)
+}
+
 #[tokio::test]
 async fn what_the_bridge_put_on_pods_goes_when_it_is_turned_off() -> Result<()> {
     let Some(stage) = alone().await? else {
@@ -606,16 +620,9 @@ async fn what_the_bridge_put_on_pods_goes_when_it_is_turned_off() -> Result<()> 
     };
     let namespace = bridged_namespace(&stage, "bridge-off").await?;
     let host = stage.host()?;
-    let pods = format!("/api/v1/namespaces/{namespace}/pods");
-    let mut web = pod(&namespace, "web", None, true);
-    web["metadata"]["annotations"]["descheduler.alpha.kubernetes.io/request-evict-only"] = json!("true");
-    host.post(&pods, &web).await?.expect(201)?;
-    let eviction = json!({ "metadata": { "name": "web" } });
-    host.post(&format!("{pods}/web/eviction"), &eviction)
-        .await?
-        .expect(429)?;
+    let web = evict_annotated_pod(&host, &namespace).await?;
     let annotations = async || {
-        let web = host.get(&format!("{pods}/web")).await?.expect(200)?;
+        let web = host.get(&web).await?.expect(200)?;
         let annotations = &web["metadata"]["annotations"];
         Ok::<_, anyhow::Error>(
             ["eviction-in-progress", "request-evict-only"]

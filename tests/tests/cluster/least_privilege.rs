@@ -216,14 +216,7 @@ async fn act(stage: &Stage, namespace: &str) -> Result<()> {
         .expect(404)?;
     // The bridge annotates a pod whose eviction waits for an interceptor.
     let bridged = bridge::bridged_namespace(stage, "least-privilege-bridge").await?;
-    let pods = format!("/api/v1/namespaces/{bridged}/pods");
-    let mut web = bridge::pod(&bridged, "web", None, true);
-    web["metadata"]["annotations"]["descheduler.alpha.kubernetes.io/request-evict-only"] = json!("true");
-    host.post(&pods, &web).await?.expect(201)?;
-    let eviction = json!({ "metadata": { "name": "web" } });
-    host.post(&format!("{pods}/web/eviction"), &eviction)
-        .await?
-        .expect(429)?;
+    bridge::evict_annotated_pod(&host, &bridged).await?;
     let requirement = json!({ "key": "pool", "operator": "In", "values": [NAME] });
     let maintenance = json!({
         "metadata": { "name": NAME },

@@ -11,7 +11,8 @@ use crate::host::{AccessReview, Attributes};
 
 /// For how many objects a right is reviewed before it is reviewed for all.
 const OBJECTS: u32 = 8;
-/// The verbs on objects; `create` is one where an apply creates the object that it names. Others, such as `impersonate` and `unsafe-delete-ignore-read-errors`, are always reviewed by name.
+/// The verbs on objects; `create` is one where an apply creates the object that it names. Others, such as `impersonate` and
+/// `unsafe-delete-ignore-read-errors`, are always reviewed by name.
 const VERBS: [&str; 5] = ["create", "get", "update", "patch", "delete"];
 /// The rights that are counted at a time.
 const CAPACITY: usize = 1024;
