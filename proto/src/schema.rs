@@ -63,7 +63,7 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
                 "observedGeneration": { "type": "integer", "format": "int64", "description": "The .metadata.generation that the condition was set based upon." },
                 "lastTransitionTime": { "type": "string", "format": "date-time", "description": "The last time the condition transitioned from one status to another." },
                 "reason": { "type": "string", "description": "A programmatic identifier for the reason of the last transition." },
-                "message": { "type": "string", "description": "A human readable message with details about the transition." }
+                "message": { "type": "string", "default": "", "description": "A human readable message with details about the transition." }
             }
         }
     })

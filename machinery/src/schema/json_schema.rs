@@ -337,8 +337,13 @@ impl Converter<'_> {
                         name: &type_name,
                         preserves_unknown: place.preserves_unknown,
                     };
-                    let schema = self.convert(property, &place)?;
+                    let mut schema = self.convert(property, &place)?;
                     let is_required = required.contains(&name.as_str());
+                    // Go writes a field that is not omitted when it is empty.
+                    if is_required && let Some(Value::String(empty)) = property.get("default") {
+                        schema.default = Some(empty.as_str().into());
+                        schema.has_defaults = true;
+                    }
                     let omit = Omit::of(&schema, is_required);
                     fields.push(Field {
                         name: name.clone(),
