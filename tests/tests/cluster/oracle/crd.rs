@@ -126,9 +126,14 @@ fn structural(schema: &Value, definitions: &Value) -> Result<Value> {
         let value = match name.as_str() {
             "properties" => {
                 let parts = value.as_object().context("properties")?;
-                let parts = parts
-                    .iter()
-                    .map(|(name, part)| Ok((name.clone(), structural(part, definitions)?)));
+                let parts = parts.iter().map(|(name, part)| {
+                    let mut part = structural(part, definitions)?;
+                    // Of a text that may not be empty. Validation rejects it here, and must not be passed by a default there.
+                    if part["default"] == "" && name != "message" {
+                        part.as_object_mut().map(|part| part.remove("default"));
+                    }
+                    Ok((name.clone(), part))
+                });
                 Value::Object(parts.collect::<Result<_>>()?)
             }
             "items" | "additionalProperties" => structural(value, definitions)?,
