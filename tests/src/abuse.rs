@@ -172,6 +172,8 @@ impl Abuser {
             .write_all(head.as_bytes())
             .await
             .context("send a long target")?;
+        // What the socket had no room for is still in the buffer of TLS.
+        stream.flush().await.context("send a long target")?;
         let mut response = Vec::new();
         // The end may come without a TLS close.
         let end = stream.read_to_end(&mut response).await;

@@ -79,6 +79,7 @@ impl WebSocket {
             .write_all(head.as_bytes())
             .await
             .context("send the handshake")?;
+        stream.flush().await.context("send the handshake")?;
         let mut response = Vec::new();
         while !response.ends_with(b"\r\n\r\n") {
             let byte = timeout(DEADLINE, stream.read_u8()).await.context("no response")?;
@@ -177,7 +178,8 @@ impl WebSocket {
         let length = length.context("a short payload")?;
         // The mask is zero.
         let frame = [&[0x80 | opcode, 0x80 | length, 0, 0, 0, 0], payload].concat();
-        self.stream.write_all(&frame).await.context("send a frame")
+        self.stream.write_all(&frame).await.context("send a frame")?;
+        self.stream.flush().await.context("send a frame")
     }
 
     /// Waits for the end of the connection.

@@ -257,6 +257,7 @@ async fn a_certificate_without_its_key_fails_the_handshake() {
         let head = format!("GET {PATH} HTTP/1.1\r\nHost: a\r\nX-Remote-User: admin\r\n\r\n");
         let mut response = Vec::new();
         let _refused = stream.write_all(head.as_bytes()).await;
+        let _refused = stream.flush().await;
         let read = stream.read_to_end(&mut response).await;
         assert!(read.is_err() && response.is_empty(), "{read:?}");
     }

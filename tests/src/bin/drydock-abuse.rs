@@ -23,8 +23,9 @@ use drydock_tests::clients::Protocol;
 use drydock_tests::environment::number;
 use drydock_tests::objects::{eviction_request, requests_of};
 use drydock_tests::standalone::Standalone;
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::join_all;
 use http::Method;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 /// Of each user, again and again.
@@ -104,22 +105,32 @@ async fn main() -> Result<()> {
     let existing = eviction_request("default", "missing", "00000000-0000-4000-ab05-00000000beef");
     admin.post(&collection, &existing).await?.expect(201)?;
     let until = Instant::now() + Duration::from_secs(seconds);
-    let abuse = async {
-        let users = (0..users).map(async |_| {
-            let abuser = Abuser::new(server.raw_client(Protocol::Http2)?, collection.clone());
+    // Abusers and strangers run on the threads of the runtime. What their clients compute must not delay the honest client.
+    let mut abusers = JoinSet::<Result<()>>::new();
+    for _ in 0..users {
+        let abuser = Abuser::new(server.raw_client(Protocol::Http2)?, collection.clone());
+        abusers.spawn(async move {
             while Instant::now() < until {
                 abuser.abuse(VOLUME).await?;
             }
-            Ok::<_, anyhow::Error>(())
-        });
-        let strange = Caller::new(server.stranger(Protocol::Http1)?.coming_from(STRANGE));
-        let probes = Caller::new(server.stranger(Protocol::Http2)?);
-        let strange = async {
-            strangers(&strange, until).await;
             Ok(())
+        });
+    }
+    let strange = Caller::new(server.stranger(Protocol::Http1)?.coming_from(STRANGE));
+    abusers.spawn(async move {
+        strangers(&strange, until).await;
+        Ok(())
+    });
+    let probes = Caller::new(server.stranger(Protocol::Http2)?);
+    let abuse = async {
+        let abused = async {
+            while let Some(ended) = abusers.join_next().await {
+                ended.context("an abuser panicked")??;
+            }
+            Ok::<_, anyhow::Error>(())
         };
         // The first error ends the run.
-        let (_, (), mut probes) = tokio::try_join!(try_join_all(users), strange, probe(&probes, until))?;
+        let ((), mut probes) = tokio::try_join!(abused, probe(&probes, until))?;
         probes.sort_unstable();
         let slow = probes.iter().filter(|took| **took > PROBE_LIMIT).count();
         let slowest = probes.last().copied().unwrap_or_default();

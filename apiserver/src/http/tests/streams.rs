@@ -18,6 +18,7 @@ impl Frames {
         // Windows for all responses.
         bytes.extend(frame(8, 0, 0, &0x3fff_ffff_u32.to_be_bytes()));
         stream.write_all(&bytes).await.unwrap();
+        stream.flush().await.unwrap();
         Self {
             stream,
             read: Vec::new(),
@@ -220,6 +221,7 @@ async fn responses_reach_clients_that_send_their_body_first() {
         );
         stream.write_all(head.as_bytes()).await.unwrap();
         stream.write_all(&vec![b'x'; BODY_LIMIT]).await.unwrap();
+        stream.flush().await.unwrap();
         let mut response = Vec::new();
         while !String::from_utf8_lossy(&response).contains("\"code\":404") {
             assert!(stream.read_buf(&mut response).await.unwrap() > 0);
@@ -235,6 +237,7 @@ async fn a_client_that_waits_for_an_invitation_is_not_invited_to_send_a_refused_
     let head = "POST /apis/g/v/missing HTTP/1.1\r\nHost: a\r\nX-Remote-User: alice\r\nContent-Length: 9\r\n\
                 Expect: 100-continue\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
+    stream.flush().await.unwrap();
     let mut response = Vec::new();
     stream.read_to_end(&mut response).await.unwrap();
     assert!(response.starts_with(b"HTTP/1.1 404 "));
@@ -313,6 +316,7 @@ async fn long_targets_are_refused_and_end_no_watch() {
         let mut stream = cluster.dial(Some(&cluster.proxy()), "http/1.1").await.unwrap();
         let head = format!("GET {} HTTP/1.1\r\nHost: a\r\n\r\n", path(length));
         stream.write_all(head.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
         let mut response = Vec::new();
         while !String::from_utf8_lossy(&response).contains("\"code\":414") {
             assert!(stream.read_buf(&mut response).await.unwrap() > 0);
