@@ -27,6 +27,7 @@
 //! temporary_requests                                              requests that end when nobody asks any more
 //! context                                                         what all controllers share
 //! stores                                                          the watched kinds
+//! pod_stream                                                      the watch of pods over protobuf
 //! informer, work_queue, leader, events, transport                 watches, queues, leader election, Events, the fence of writes
 //! api, pod, metrics, deadline_queue, lease_fence, server_time,    API calls, the pod type, metrics, timers, clocks,
 //! watch_health                                                    whether watches work
@@ -80,6 +81,7 @@ pub mod metrics;
 pub mod nodemaintenance;
 pub mod object_counts;
 pub mod pod;
+pub mod pod_stream;
 pub mod rejection;
 pub mod request_labels;
 pub mod server;

@@ -8,13 +8,14 @@ use drydock_proto::kinds::evictionrequest::{CANCELED, EVICTED, EvictionRequest, 
 use drydock_proto::kinds::nodemaintenance::{NodeMaintenance, STATUS_ANNOTATION};
 use k8s_openapi::api::core::v1::{Namespace, Node, NodeSpec, NodeStatus};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::ResourceExt;
+use kube::{Client, ResourceExt};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::Clients;
 use crate::informer::{Informer, Store};
 use crate::pod::Pod;
+use crate::pod_stream::protobuf_client;
 use crate::watch_health::{READY_GRACE, WatchFailure};
 
 /// How often it is looked whether the initial lists are complete.
@@ -31,7 +32,7 @@ enum Need {
     Auxiliary,
 }
 
-/// Declares [`Stores`] and [`Informers`]: `field: Type, client that serves it, plural name, need, trim function`.
+/// Declares [`Stores`] and [`Informers`]: `field: Type, function of the client that serves it, plural name, need, trim function`.
 macro_rules! watched_kinds {
     ($($(#[$doc:meta])* $field:ident: $kind:ty, $client:ident, $plural:literal, $need:ident, $trim:expr;)*) => {
         /// The last known state of every watched kind.
@@ -56,7 +57,7 @@ macro_rules! watched_kinds {
 
             /// Watches every kind until cancelled, each in a task of its own.
             pub fn spawn(self, clients: &Clients, cancel: &CancellationToken, tasks: &mut JoinSet<()>) {
-                $(tasks.spawn(self.$field.run(clients.$client.clone(), cancel.clone()));)*
+                $(tasks.spawn(self.$field.run($client(clients), cancel.clone()));)*
             }
         }
 
@@ -99,13 +100,25 @@ watched_kinds! {
     /// Eviction interceptors: the rules that register interceptors.
     interceptors: EvictionInterceptor, drydock, "evictioninterceptors", Essential, drop_bookkeeping;
     /// Pods.
-    pods: Pod, host, "pods", Essential, keep;
+    pods: Pod, host_over_protobuf, "pods", Essential, keep;
     /// Nodes.
     nodes: Node, host, "nodes", Essential, trim_node;
     /// Namespaces.
     namespaces: Namespace, host, "namespaces", Essential, trim_namespace;
     /// Disruption budgets. They say when an eviction may succeed; the eviction API knows it in any case.
     budgets: PodDisruptionBudget, host, "poddisruptionbudgets", Auxiliary, trim_budget;
+}
+
+fn drydock(clients: &Clients) -> Client {
+    clients.drydock.clone()
+}
+
+fn host(clients: &Clients) -> Client {
+    clients.host.clone()
+}
+
+fn host_over_protobuf(clients: &Clients) -> Client {
+    protobuf_client(clients.host.clone())
 }
 
 /// Whether the process goes on without the list of a kind, whose watch fails so.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use drydock_tests::calls::MERGE_PATCH;
 use drydock_tests::clients::{Kubectl, eventually};
+use drydock_tests::cluster::Part;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -297,6 +298,14 @@ impl Drain {
             .await?;
         Ok(())
     }
+
+    /// Every event was understood.
+    fn pods_were_watched_over_protobuf(&self) -> Result<()> {
+        let log = std::fs::read_to_string(self.stage.drydock.log(Part::Controller))?;
+        ensure!(log.contains("pods are watched over protobuf"), "{log}");
+        ensure!(!log.contains("pods are watched in JSON"), "{log}");
+        Ok(())
+    }
 }
 
 #[tokio::test]
@@ -309,7 +318,8 @@ async fn two_nodes_are_drained_and_come_back() -> Result<()> {
     drain.held_pods_stay().await?;
     drain.the_database_leaves_without_its_budget().await?;
     drain.nodes_are_drained().await?;
-    drain.nodes_come_back().await
+    drain.nodes_come_back().await?;
+    drain.pods_were_watched_over_protobuf()
 }
 
 #[tokio::test]

@@ -170,6 +170,22 @@ pub fn encode(object: &Value, message: &Message) -> Result<Vec<u8>, EncodeError>
     Ok(out)
 }
 
+/// The fields of a message in their order: the number of each, and its bytes if it has a length.
+pub fn fields(bytes: &[u8]) -> impl Iterator<Item = Result<(u64, Option<&[u8]>), Malformed>> {
+    let mut reader = wire::Reader::new(bytes);
+    std::iter::from_fn(move || {
+        let field = reader.next().transpose()?;
+        Some(field.map(|(number, part)| match part {
+            wire::Part::Bytes(bytes) => (number, Some(bytes)),
+            wire::Part::Varint(_) | wire::Part::Other(_) => (number, None),
+        }))
+    })
+    .scan(false, |has_failed, field| {
+        // What follows a malformed field cannot be read.
+        (!std::mem::replace(has_failed, field.is_err())).then_some(field)
+    })
+}
+
 /// Appends an event of a watch: its length in four bytes, and a `WatchEvent` around the envelope of the object.
 pub fn write_event(type_: &str, envelope: &[u8], out: &mut Vec<u8>) {
     debug_assert_eq!(META_V1_WATCH_EVENT.fields.len(), 2);

@@ -1,0 +1,87 @@
+//! Watches pods over protobuf, for a client that reads JSON.
+//!
+//! kube-apiserver encodes an event once for all watchers of the same media type. Its own components read protobuf, so a
+//! watch in JSON costs it an encoding of every pod that nobody else uses. The client of [`protobuf_client`] asks for
+//! protobuf and hands on what controllers read of each pod as JSON, so that the library that keeps the watch up need not
+//! know.
+//!
+//! Protobuf names fields by numbers. A field of a later release that says who intercepts an eviction would be overlooked,
+//! so a pod with a field that is not known here ends the watch, and the next ones are in JSON.
+
+mod event;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt, TryStreamExt};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Request};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, StreamBody};
+use kube::Client;
+use kube::client::Body;
+use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
+use tokio_util::io::StreamReader;
+use tower::BoxError;
+
+use event::{EventError, json_line};
+
+/// The media type of protobuf.
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// What the watches ask for. A server without protobuf answers in JSON.
+const ACCEPTED: HeaderValue =
+    HeaderValue::from_static("application/vnd.kubernetes.protobuf,application/json");
+/// The largest event, in bytes. etcd takes objects of 1.5 MiB.
+const MAX_EVENT_BYTES: usize = 16 * 1024 * 1024;
+
+/// A client whose watches of pods are over protobuf. Whatever else it sends is unchanged.
+#[must_use]
+pub fn protobuf_client(client: Client) -> Client {
+    let is_json = Arc::<AtomicBool>::default();
+    let is_told = Arc::new(Once::new());
+    let service = tower::service_fn(move |mut request: Request<Body>| {
+        let (client, is_json, is_told) = (client.clone(), Arc::clone(&is_json), Arc::clone(&is_told));
+        async move {
+            let query = request.uri().query().unwrap_or_default();
+            let is_watch = query.split('&').any(|parameter| parameter == "watch=true");
+            if is_watch && !is_json.load(Ordering::Relaxed) {
+                request.headers_mut().insert(ACCEPT, ACCEPTED);
+            }
+            let response = client.send(request).await?;
+            let media_type = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+            let is_protobuf = media_type.is_some_and(|value| value.starts_with(PROTOBUF.as_bytes()));
+            let is_translated = is_watch && is_protobuf && response.status().is_success();
+            Ok::<_, kube::Error>(response.map(|body| {
+                if is_translated {
+                    is_told.call_once(|| tracing::info!("pods are watched over protobuf"));
+                    lines(body, is_json)
+                } else {
+                    body.map_err(BoxError::from).boxed_unsync()
+                }
+            }))
+        }
+    });
+    Client::new(service, "default")
+}
+
+/// The events of a body as lines of JSON. Sets `is_json` for an event that cannot be translated.
+fn lines(body: Body, is_json: Arc<AtomicBool>) -> UnsyncBoxBody<Bytes, BoxError> {
+    let bytes = StreamReader::new(body.into_data_stream().map_err(io::Error::other));
+    let mut codec = LengthDelimitedCodec::new();
+    codec.set_max_frame_length(MAX_EVENT_BYTES);
+    let lines = FramedRead::new(bytes, codec).map(move |event| {
+        let event: BytesMut = event?;
+        json_line(&event).map_err(|error: EventError| {
+            is_json.store(true, Ordering::Relaxed);
+            tracing::warn!(%error, "pods are watched in JSON from now on");
+            BoxError::from(error)
+        })
+    });
+    StreamBody::new(lines.map_ok(|line: Bytes| Frame::data(line))).boxed_unsync()
+}
+
+#[cfg(test)]
+mod tests;
