@@ -156,11 +156,13 @@ pub(super) fn json_line(event: &[u8]) -> Result<Bytes, EventError> {
     }
     object.insert("apiVersion".to_owned(), envelope.api_version.into());
     object.insert("kind".to_owned(), envelope.kind.into());
-    let mut line = BytesMut::new().writer();
-    serde_json::to_writer(&mut line, &json!({ "type": type_, "object": object }))?;
-    let mut line = line.into_inner();
-    line.put_u8(b'\n');
-    Ok(line.freeze())
+    // The type comes first: a reader that meets the object before it has to keep it until it knows the type.
+    let mut line = BytesMut::from(&b"{\"type\":"[..]).writer();
+    serde_json::to_writer(&mut line, &type_)?;
+    line.get_mut().extend_from_slice(b",\"object\":");
+    serde_json::to_writer(&mut line, &object)?;
+    line.get_mut().extend_from_slice(b"}\n");
+    Ok(line.into_inner().freeze())
 }
 
 /// The bytes of a field, none if it is absent.
