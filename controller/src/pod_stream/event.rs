@@ -143,7 +143,23 @@ pub(super) enum EventError {
 /// [`EventError`].
 pub(super) fn json_line(event: &[u8]) -> Result<Bytes, EventError> {
     let type_ = String::from_utf8_lossy(field(event, 1)?);
-    let envelope = Envelope::parse(field(field(event, 2)?, 1)?)?;
+    let object = object(field(field(event, 2)?, 1)?)?;
+    // The type comes first: a reader that meets the object before it has to keep it until it knows the type.
+    let mut line = BytesMut::from(&b"{\"type\":"[..]).writer();
+    serde_json::to_writer(&mut line, &type_)?;
+    line.get_mut().extend_from_slice(b",\"object\":");
+    serde_json::to_writer(&mut line, &object)?;
+    line.get_mut().extend_from_slice(b"}\n");
+    Ok(line.into_inner().freeze())
+}
+
+/// The object of an event, or the body of an error, in its envelope.
+///
+/// # Errors
+///
+/// [`EventError`].
+pub(super) fn object(envelope: &[u8]) -> Result<Map<String, Value>, EventError> {
+    let envelope = Envelope::parse(envelope)?;
     let mut object = Map::new();
     match envelope.kind.as_str() {
         "Pod" => {
@@ -156,13 +172,7 @@ pub(super) fn json_line(event: &[u8]) -> Result<Bytes, EventError> {
     }
     object.insert("apiVersion".to_owned(), envelope.api_version.into());
     object.insert("kind".to_owned(), envelope.kind.into());
-    // The type comes first: a reader that meets the object before it has to keep it until it knows the type.
-    let mut line = BytesMut::from(&b"{\"type\":"[..]).writer();
-    serde_json::to_writer(&mut line, &type_)?;
-    line.get_mut().extend_from_slice(b",\"object\":");
-    serde_json::to_writer(&mut line, &object)?;
-    line.get_mut().extend_from_slice(b"}\n");
-    Ok(line.into_inner().freeze())
+    Ok(object)
 }
 
 /// The bytes of a field, none if it is absent.

@@ -17,10 +17,10 @@ use std::sync::{Arc, Once};
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt};
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderValue, Request};
+use http::{HeaderValue, Request, Response};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, StreamBody};
+use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use kube::Client;
 use kube::client::Body;
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
@@ -36,6 +36,8 @@ const ACCEPTED: HeaderValue =
     HeaderValue::from_static("application/vnd.kubernetes.protobuf,application/json");
 /// The largest event, in bytes. etcd takes objects of 1.5 MiB.
 const MAX_EVENT_BYTES: usize = 16 * 1024 * 1024;
+/// The largest error, in bytes.
+const MAX_ERROR_BYTES: usize = 64 * 1024;
 
 /// A client whose watches of pods are over protobuf. Whatever else it sends is unchanged.
 #[must_use]
@@ -53,15 +55,17 @@ pub fn protobuf_client(client: Client) -> Client {
             let response = client.send(request).await?;
             let media_type = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
             let is_protobuf = media_type.is_some_and(|value| value.starts_with(PROTOBUF.as_bytes()));
-            let is_translated = is_watch && is_protobuf && response.status().is_success();
-            Ok::<_, kube::Error>(response.map(|body| {
-                if is_translated {
-                    is_told.call_once(|| tracing::info!("pods are watched over protobuf"));
-                    lines(body, is_json)
-                } else {
-                    body.map_err(BoxError::from).boxed_unsync()
-                }
-            }))
+            if !is_watch || !is_protobuf {
+                return Ok(response.map(|body| body.map_err(BoxError::from).boxed_unsync()));
+            }
+            let (parts, body) = response.into_parts();
+            let body = if parts.status.is_success() {
+                is_told.call_once(|| tracing::info!("pods are watched over protobuf"));
+                lines(body, is_json)
+            } else {
+                error(body).await
+            };
+            Ok::<_, kube::Error>(Response::from_parts(parts, body))
         }
     });
     Client::new(service, "default")
@@ -81,6 +85,16 @@ fn lines(body: Body, is_json: Arc<AtomicBool>) -> UnsyncBoxBody<Bytes, BoxError>
         })
     });
     StreamBody::new(lines.map_ok(|line: Bytes| Frame::data(line))).boxed_unsync()
+}
+
+/// The body of an error in JSON, empty if it is not one: then the code tells what it can.
+async fn error(body: Body) -> UnsyncBoxBody<Bytes, BoxError> {
+    let body = Limited::new(body, MAX_ERROR_BYTES).collect().await;
+    let status = body.ok().and_then(|body| event::object(&body.to_bytes()).ok());
+    let json = status
+        .and_then(|status| serde_json::to_vec(&status).ok())
+        .unwrap_or_default();
+    Full::from(json).map_err(BoxError::from).boxed_unsync()
 }
 
 #[cfg(test)]

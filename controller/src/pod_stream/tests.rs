@@ -1,7 +1,7 @@
 use drydock_machinery::codec::protobuf::{self, Envelope};
 use drydock_proto::protobuf::{Field, FieldKind, Message};
 use futures_util::StreamExt;
-use http::Response;
+use http::StatusCode;
 use kube::Api;
 use kube::api::{WatchEvent, WatchParams};
 use serde_json::{Value, json};
@@ -28,8 +28,26 @@ fn pod_message(object: &Value) -> Vec<u8> {
     raw
 }
 
+/// The `Status` of a revision that is too old.
+fn gone() -> Vec<u8> {
+    let parts: [&[u8]; 7] = [
+        &[0x12, 7],
+        b"Failure",
+        &[0x1a, 7],
+        b"too old",
+        &[0x22, 4],
+        b"Gone",
+        &[0x30, 0x9a, 3],
+    ];
+    parts.concat()
+}
+
 /// A client of a server that answers with this body, and what it was asked for.
 fn server(media_type: &'static str, body: Vec<u8>) -> (Client, Asked) {
+    failing_server(StatusCode::OK, media_type, body)
+}
+
+fn failing_server(code: StatusCode, media_type: &'static str, body: Vec<u8>) -> (Client, Asked) {
     let asked = Asked::default();
     let seen = Arc::clone(&asked);
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -44,7 +62,10 @@ fn server(media_type: &'static str, body: Vec<u8>) -> (Client, Asked) {
             .map(|piece| Ok::<_, io::Error>(Frame::data(Bytes::copy_from_slice(piece))))
             .collect();
         let body = StreamBody::new(futures_util::stream::iter(pieces)).boxed_unsync();
-        let response = Response::builder().header(CONTENT_TYPE, media_type).body(body);
+        let response = Response::builder()
+            .status(code)
+            .header(CONTENT_TYPE, media_type)
+            .body(body);
         std::future::ready(response.map_err(kube::Error::HttpError))
     });
     (protobuf_client(Client::new(service, "default")), asked)
@@ -91,20 +112,10 @@ async fn pods_are_those_of_a_watch_in_json() {
     read["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
     let bare = json!({"metadata": {"name": "bare", "resourceVersion": "8"}, "spec": {"nodeName": ""}, "status": {"phase": ""}});
 
-    let status = [
-        &[0x12, 7][..],
-        b"Failure",
-        &[0x1a, 7],
-        b"too old",
-        &[0x22, 4],
-        b"Gone",
-        &[0x30, 0x9a, 3],
-    ]
-    .concat();
     let body = [
         event("ADDED", "Pod", &pod_message(&sent)),
         event("DELETED", "Pod", &pod_message(&bare)),
-        event("ERROR", "Status", &status),
+        event("ERROR", "Status", &gone()),
     ];
     let (client, asked) = server(PROTOBUF, body.concat());
     let events: Vec<_> = watched(&client).await.into_iter().map(Result::unwrap).collect();
@@ -164,6 +175,23 @@ async fn malformed_events_end_the_watch() {
         let events = watched(&client).await;
         assert!(matches!(&events[..], [Err(_)]), "{body:?}: {events:?}");
     }
+}
+
+#[tokio::test]
+async fn errors_are_those_of_the_server() {
+    let refused = async |body: Vec<u8>| {
+        let (client, _) = failing_server(StatusCode::GONE, PROTOBUF, body);
+        let pods: Api<Pod> = Api::all(client);
+        let Err(kube::Error::Api(status)) = pods.watch(&WatchParams::default(), "1").await.map(drop) else {
+            panic!("not refused");
+        };
+        (status.code, status.message.clone())
+    };
+    let mut envelope = Vec::new();
+    Envelope::write_start("v1", "Status", gone().len(), &mut envelope);
+    envelope.extend(gone());
+    assert_eq!(refused(envelope).await, (410, "too old".to_owned()));
+    assert_eq!(refused(b"k8s".to_vec()).await.0, 410);
 }
 
 #[tokio::test]
