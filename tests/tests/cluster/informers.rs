@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Child;
 
-use crate::stage::{ROOT, Stage, alone, go_client, idle_maintenance, text};
+use crate::stage::{PATIENCE, ROOT, Stage, alone, go_client, idle_maintenance, text};
 
 /// A client may back off for 30 s before it reconnects.
 const CATCH_UP: Duration = Duration::from_mins(2);
@@ -134,7 +134,12 @@ impl Writer {
         let path = format!("{ROOT}/nodemaintenances");
         let mut object = idle_maintenance(&name, "nowhere");
         object["metadata"]["labels"] = json!({ "suite": "informers" });
-        let created = self.host.post(&path, &object).await?.expect(201)?;
+        // kube-apiserver may notice only now that the server was away, and refuses for a moment what it does not send on.
+        let created = eventually("the server to be reached", PATIENCE, async || {
+            let response = self.host.post(&path, &object).await?;
+            Ok((response.status != 503).then_some(response))
+        });
+        let created = created.await?.expect(201)?;
         self.truth.insert(name, vec![version(&created)?]);
         let mut names = vec![format!("informer-{}", self.next)];
         // One object changes every time.
