@@ -267,12 +267,14 @@ async fn connections_without_requests_take_no_place_of_the_aggregator() -> Resul
     let stranger = stage.drydock.raw_client(None, Protocol::Http1)?;
     let admin = stage.direct_as(Some(&stage.control_plane().pki().admin), Protocol::Http1)?;
     let work = async {
-        let mut held = ADDRESSES.map(|last| (last, Vec::<TcpStream>::new()));
+        let mut held = Vec::<TcpStream>::new();
         let open = eventually("all places are taken", PATIENCE, async || {
             // The server gives up handshakes that take long: on a busy machine the first ones before the last have begun.
-            for (last, held) in &mut held {
-                held.retain(|stream| stream.try_read(&mut [0]).is_err());
-                let opened = (held.len()..OF_EACH).map(|_| connect_from(*last, stage.drydock.address()));
+            held.retain(|stream| stream.try_read(&mut [0]).is_err());
+            // The oldest end before file descriptors run out.
+            held.drain(..held.len().saturating_sub(ADDRESSES.len() * OF_EACH));
+            for last in ADDRESSES {
+                let opened = (0..OF_EACH).map(|_| connect_from(last, stage.drydock.address()));
                 held.extend(try_join_all(opened).await?);
             }
             let open = Page::of(&admin).await?.sum("process_open_fds", &[])?;
