@@ -32,7 +32,8 @@ enum Need {
     Auxiliary,
 }
 
-/// Declares [`Stores`] and [`Informers`]: `field: Type, function of the client that serves it, plural name, need, trim function`.
+/// Declares [`Stores`] and [`Informers`]: `field: Type, function that returns its client, plural name, need, trim
+/// function`.
 macro_rules! watched_kinds {
     ($($(#[$doc:meta])* $field:ident: $kind:ty, $client:ident, $plural:literal, $need:ident, $trim:expr;)*) => {
         /// The last known state of every watched kind.

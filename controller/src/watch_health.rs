@@ -101,7 +101,7 @@ pub fn observed_client(client: Client, health: Arc<WatchHealth>) -> Client {
         let (client, health) = (client.clone(), Arc::clone(&health));
         async move {
             let query = request.uri().query().unwrap_or_default();
-            let is_watch = query.split('&').any(|parameter| parameter == "watch=true");
+            let is_watch = is_watch(query);
             let from = resumed_from(query).filter(|_| is_watch);
             let path = request.uri().path().to_owned();
             let opening = async {
@@ -123,6 +123,11 @@ pub fn observed_client(client: Client, health: Arc<WatchHealth>) -> Client {
         }
     });
     Client::new(service, "default")
+}
+
+/// Whether a request with this query begins a watch.
+pub(crate) fn is_watch(query: &str) -> bool {
+    query.split('&').any(|parameter| parameter == "watch=true")
 }
 
 /// The resource version that a watch resumes from; `None` for one that begins anew.

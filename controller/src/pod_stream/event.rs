@@ -4,7 +4,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use drydock_machinery::codec::protobuf::{self, Envelope, Malformed};
-use drydock_proto::protobuf::{Field, FieldKind, Message};
+use drydock_proto::protobuf::{Field, FieldKind, META_V1_OWNER_REFERENCE, META_V1_STATUS, Message};
 use serde_json::{Map, Value, json};
 
 /// The last field of a `PodSpec` that is known: `evictionResponders` of Kubernetes 1.37.
@@ -13,16 +13,6 @@ const LAST_SPEC_FIELD: u64 = 44;
 const SPEC: u64 = 2;
 /// The member of managed fields that says that their manager named the node.
 const NODE_NAME: &str = "\"f:nodeName\"";
-
-static STATUS: Message = Message {
-    name: "k8s.io.apimachinery.pkg.apis.meta.v1.Status",
-    fields: &[
-        Field::one(2, "status", FieldKind::Text),
-        Field::one(3, "message", FieldKind::Text),
-        Field::one(4, "reason", FieldKind::Text),
-        Field::one(6, "code", FieldKind::Int32),
-    ],
-};
 
 pub(super) static POD: Message = Message {
     name: "k8s.io.api.core.v1.Pod",
@@ -44,20 +34,13 @@ static METADATA: Message = Message {
         Field::one(9, "deletionTimestamp", FieldKind::Time),
         Field::one(11, "labels", FieldKind::Map),
         Field::one(12, "annotations", FieldKind::Map),
-        Field::list(13, "ownerReferences", FieldKind::Message(&OWNER_REFERENCE)),
+        Field::list(
+            13,
+            "ownerReferences",
+            FieldKind::Message(&META_V1_OWNER_REFERENCE),
+        ),
         Field::list(14, "finalizers", FieldKind::Text),
         Field::list(17, "managedFields", FieldKind::Message(&MANAGED_FIELDS)),
-    ],
-};
-
-static OWNER_REFERENCE: Message = Message {
-    name: "k8s.io.apimachinery.pkg.apis.meta.v1.OwnerReference",
-    fields: &[
-        Field::one(1, "kind", FieldKind::Text),
-        Field::one(3, "name", FieldKind::Text),
-        Field::one(4, "uid", FieldKind::Text),
-        Field::one(5, "apiVersion", FieldKind::Text),
-        Field::one(6, "controller", FieldKind::Boolean),
     ],
 };
 
@@ -97,7 +80,7 @@ static TOLERATION: Message = Message {
     ],
 };
 
-/// A message whose first field is a name.
+/// A message of which only the first field is read, a name.
 static REFERENCE: Message = Message {
     name: "k8s.io.api.core.v1.EvictionResponder",
     fields: &[Field::one(1, "name", FieldKind::Text)],
@@ -142,8 +125,8 @@ pub(super) enum EventError {
 ///
 /// [`EventError`].
 pub(super) fn json_line(event: &[u8]) -> Result<Bytes, EventError> {
-    let type_ = String::from_utf8_lossy(field(event, 1)?);
-    let object = object(field(field(event, 2)?, 1)?)?;
+    let (type_, envelope) = protobuf::read_event(event)?;
+    let object = object(envelope)?;
     // The type comes first: a reader that meets the object before it has to keep it until it knows the type.
     let mut line = BytesMut::from(&b"{\"type\":"[..]).writer();
     serde_json::to_writer(&mut line, &type_)?;
@@ -163,11 +146,11 @@ pub(super) fn object(envelope: &[u8]) -> Result<Map<String, Value>, EventError> 
     let mut object = Map::new();
     match envelope.kind.as_str() {
         "Pod" => {
-            check_spec(field(envelope.raw, SPEC)?)?;
+            check_spec(envelope.raw)?;
             protobuf::decode_message(envelope.raw, &POD, None, &mut object)?;
             tidy(&mut object);
         }
-        "Status" => protobuf::decode_message(envelope.raw, &STATUS, None, &mut object)?,
+        "Status" => protobuf::decode_message(envelope.raw, &META_V1_STATUS, None, &mut object)?,
         _ => return Err(EventError::Kind(envelope.kind)),
     }
     object.insert("apiVersion".to_owned(), envelope.api_version.into());
@@ -175,30 +158,21 @@ pub(super) fn object(envelope: &[u8]) -> Result<Map<String, Value>, EventError> 
     Ok(object)
 }
 
-/// The bytes of a field, none if it is absent.
-fn field(message: &[u8], wanted: u64) -> Result<&[u8], Malformed> {
-    for field in protobuf::fields(message) {
-        if let (number, Some(bytes)) = field?
-            && number == wanted
-        {
-            return Ok(bytes);
-        }
-    }
-    Ok(&[])
-}
-
-/// Checks that every field of a spec is known.
-fn check_spec(spec: &[u8]) -> Result<(), EventError> {
-    for field in protobuf::fields(spec) {
-        let (number, _) = field?;
-        if number > LAST_SPEC_FIELD {
-            return Err(EventError::UnknownField(number));
+/// Checks that every field of the spec of a pod is known.
+fn check_spec(pod: &[u8]) -> Result<(), EventError> {
+    for field in protobuf::fields(pod) {
+        let (SPEC, Some(spec)) = field? else { continue };
+        for field in protobuf::fields(spec) {
+            let (number, _) = field?;
+            if number > LAST_SPEC_FIELD {
+                return Err(EventError::UnknownField(number));
+            }
         }
     }
     Ok(())
 }
 
-/// Drops the empty texts that Go writes for what is absent, and all of the managed fields but the name of the node.
+/// Drops the empty texts that Go writes for what is absent, and the managed fields of those who did not name the node.
 fn tidy(pod: &mut Map<String, Value>) {
     if let Some(entries) = member(pod, "metadata", "managedFields").and_then(Value::as_array_mut) {
         entries.retain_mut(|entry| {

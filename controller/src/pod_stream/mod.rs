@@ -14,7 +14,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
+use drydock_machinery::codec::protobuf::MEDIA_TYPE;
 use futures_util::{StreamExt, TryStreamExt};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response};
@@ -27,10 +28,9 @@ use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 use tokio_util::io::StreamReader;
 use tower::BoxError;
 
-use event::{EventError, json_line};
+use crate::watch_health::is_watch;
+use event::json_line;
 
-/// The media type of protobuf.
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// What the watches ask for. A server without protobuf answers in JSON.
 const ACCEPTED: HeaderValue =
     HeaderValue::from_static("application/vnd.kubernetes.protobuf,application/json");
@@ -47,14 +47,13 @@ pub fn protobuf_client(client: Client) -> Client {
     let service = tower::service_fn(move |mut request: Request<Body>| {
         let (client, is_json, is_told) = (client.clone(), Arc::clone(&is_json), Arc::clone(&is_told));
         async move {
-            let query = request.uri().query().unwrap_or_default();
-            let is_watch = query.split('&').any(|parameter| parameter == "watch=true");
+            let is_watch = is_watch(request.uri().query().unwrap_or_default());
             if is_watch && !is_json.load(Ordering::Relaxed) {
                 request.headers_mut().insert(ACCEPT, ACCEPTED);
             }
             let response = client.send(request).await?;
             let media_type = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-            let is_protobuf = media_type.is_some_and(|value| value.starts_with(PROTOBUF.as_bytes()));
+            let is_protobuf = media_type.is_some_and(|value| value.starts_with(MEDIA_TYPE.as_bytes()));
             if !is_watch || !is_protobuf {
                 return Ok(response.map(|body| body.map_err(BoxError::from).boxed_unsync()));
             }
@@ -77,14 +76,13 @@ fn lines(body: Body, is_json: Arc<AtomicBool>) -> UnsyncBoxBody<Bytes, BoxError>
     let mut codec = LengthDelimitedCodec::new();
     codec.set_max_frame_length(MAX_EVENT_BYTES);
     let lines = FramedRead::new(bytes, codec).map(move |event| {
-        let event: BytesMut = event?;
-        json_line(&event).map_err(|error: EventError| {
+        json_line(&event?).map_err(|error| {
             is_json.store(true, Ordering::Relaxed);
             tracing::warn!(%error, "pods are watched in JSON from now on");
             BoxError::from(error)
         })
     });
-    StreamBody::new(lines.map_ok(|line: Bytes| Frame::data(line))).boxed_unsync()
+    StreamBody::new(lines.map_ok(Frame::data)).boxed_unsync()
 }
 
 /// The body of an error in JSON, empty if it is not one: then the code tells what it can.

@@ -117,7 +117,7 @@ async fn pods_are_those_of_a_watch_in_json() {
         event("DELETED", "Pod", &pod_message(&bare)),
         event("ERROR", "Status", &gone()),
     ];
-    let (client, asked) = server(PROTOBUF, body.concat());
+    let (client, asked) = server(MEDIA_TYPE, body.concat());
     let events: Vec<_> = watched(&client).await.into_iter().map(Result::unwrap).collect();
     let [
         WatchEvent::Added(added),
@@ -152,7 +152,7 @@ async fn pods_with_an_unknown_field_are_watched_in_json() {
     };
     let mut raw = Vec::new();
     protobuf::encode_message(&json!({"spec": {"later": true}}), &LATER, &mut raw).unwrap();
-    let (client, asked) = server(PROTOBUF, event("ADDED", "Pod", &raw));
+    let (client, asked) = server(MEDIA_TYPE, event("ADDED", "Pod", &raw));
     let events = watched(&client).await;
     assert!(matches!(&events[..], [Err(_)]), "{events:?}");
     watched(&client).await;
@@ -171,7 +171,7 @@ async fn malformed_events_end_the_watch() {
         vec![0, 0, 0, 9, 8],
     ];
     for body in bodies {
-        let (client, _) = server(PROTOBUF, body.clone());
+        let (client, _) = server(MEDIA_TYPE, body.clone());
         let events = watched(&client).await;
         assert!(matches!(&events[..], [Err(_)]), "{body:?}: {events:?}");
     }
@@ -180,7 +180,7 @@ async fn malformed_events_end_the_watch() {
 #[tokio::test]
 async fn errors_are_those_of_the_server() {
     let refused = async |body: Vec<u8>| {
-        let (client, _) = failing_server(StatusCode::GONE, PROTOBUF, body);
+        let (client, _) = failing_server(StatusCode::GONE, MEDIA_TYPE, body);
         let pods: Api<Pod> = Api::all(client);
         let Err(kube::Error::Api(status)) = pods.watch(&WatchParams::default(), "1").await.map(drop) else {
             panic!("not refused");

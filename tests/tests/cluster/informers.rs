@@ -134,7 +134,7 @@ impl Writer {
         let path = format!("{ROOT}/nodemaintenances");
         let mut object = idle_maintenance(&name, "nowhere");
         object["metadata"]["labels"] = json!({ "suite": "informers" });
-        // kube-apiserver may notice only now that the server was away, and refuses for a moment what it does not send on.
+        // The aggregator may notice only now that the server was away, and then answers 503 without sending the request on.
         let created = eventually("the server to be reached", PATIENCE, async || {
             let response = self.host.post(&path, &object).await?;
             Ok((response.status != 503).then_some(response))

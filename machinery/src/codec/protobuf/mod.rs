@@ -200,6 +200,30 @@ pub fn write_event(type_: &str, envelope: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(envelope);
 }
 
+/// Reads an event of a watch, without its length: the type, and the envelope of the object. Absent parts are empty.
+///
+/// # Errors
+/// Bytes that are not an event.
+pub fn read_event(event: &[u8]) -> Result<(String, &[u8]), Malformed> {
+    let (mut type_, mut envelope) = (String::new(), &[][..]);
+    let mut reader = wire::Reader::new(event);
+    while let Some((number, part)) = reader.next()? {
+        match number {
+            1 => type_ = part.text("type")?,
+            2 => {
+                let mut extension = wire::Reader::new(part.bytes("object")?);
+                while let Some((number, part)) = extension.next()? {
+                    if number == 1 {
+                        envelope = part.bytes("raw")?;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok((type_, envelope))
+}
+
 /// Fuzz target: decoding must not panic, and a decoded object must survive a round trip.
 ///
 /// # Panics

@@ -197,6 +197,8 @@ fn events_follow_their_length() {
     let mut out = Vec::new();
     write_event("ADDED", b"envelope", &mut out);
     let event = [field(1, b"ADDED"), field(2, &field(1, b"envelope"))].concat();
+    assert_eq!(read_event(&event), Ok(("ADDED".to_owned(), &b"envelope"[..])));
+    assert_eq!(read_event(&event[..event.len() - 1]), Err(Malformed::Truncated));
     assert_eq!(
         out,
         [vec![0, 0, 0, u8::try_from(event.len()).unwrap()], event].concat()

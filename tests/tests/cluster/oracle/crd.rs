@@ -128,7 +128,7 @@ fn structural(schema: &Value, definitions: &Value) -> Result<Value> {
                 let parts = value.as_object().context("properties")?;
                 let parts = parts.iter().map(|(name, part)| {
                     let mut part = structural(part, definitions)?;
-                    // Of a text that may not be empty. Validation rejects it here, and must not be passed by a default there.
+                    // Our validation rejects this text when it is empty. With the default the custom resource would accept it.
                     if part["default"] == "" && name != "message" {
                         part.as_object_mut().map(|part| part.remove("default"));
                     }
