@@ -2,28 +2,29 @@
 //!
 //! Fields have the numbers of `k8s.io/api/core/v1/generated.proto` and of the one of `meta/v1`.
 
+use std::borrow::Cow;
+
 use bytes::{BufMut, Bytes, BytesMut};
-use drydock_machinery::codec::protobuf::{self, Envelope, Malformed};
+use drydock_machinery::codec::protobuf::{self, Envelope, Malformed, MessageView};
 use drydock_proto::protobuf::{Field, FieldKind, META_V1_OWNER_REFERENCE, META_V1_STATUS, Message};
-use serde_json::{Map, Value, json};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
 /// The last field of a `PodSpec` that is known: `evictionResponders` of Kubernetes 1.37.
 const LAST_SPEC_FIELD: u64 = 44;
-/// The field of the spec in a `Pod`.
-const SPEC: u64 = 2;
-/// The member of managed fields that says that their manager named the node.
+/// The parts of a `Pod`.
+const METADATA_FIELD: u64 = 1;
+const SPEC_FIELD: u64 = 2;
+const STATUS_FIELD: u64 = 3;
+/// The managed fields in `ObjectMeta`, the field set in one of their entries, and its text.
+const MANAGED_FIELDS: u64 = 17;
+const FIELDS_V1: u64 = 7;
+const RAW: u64 = 1;
+/// The member of a field set that says that its manager named the node.
 const NODE_NAME: &str = "\"f:nodeName\"";
 
-pub(super) static POD: Message = Message {
-    name: "k8s.io.api.core.v1.Pod",
-    fields: &[
-        Field::one(1, "metadata", FieldKind::Message(&METADATA)),
-        Field::one(2, "spec", FieldKind::Message(&POD_SPEC)),
-        Field::one(3, "status", FieldKind::Message(&POD_STATUS)),
-    ],
-};
-
-static METADATA: Message = Message {
+pub(super) static METADATA: Message = Message {
     name: "k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta",
     fields: &[
         Field::one(1, "name", FieldKind::Text),
@@ -40,22 +41,10 @@ static METADATA: Message = Message {
             FieldKind::Message(&META_V1_OWNER_REFERENCE),
         ),
         Field::list(14, "finalizers", FieldKind::Text),
-        Field::list(17, "managedFields", FieldKind::Message(&MANAGED_FIELDS)),
     ],
 };
 
-/// The field set stays text: few have what is read of them.
-static MANAGED_FIELDS: Message = Message {
-    name: "k8s.io.apimachinery.pkg.apis.meta.v1.ManagedFieldsEntry",
-    fields: &[Field::one(7, "fieldsV1", FieldKind::Message(&FIELDS_V1))],
-};
-
-static FIELDS_V1: Message = Message {
-    name: "k8s.io.apimachinery.pkg.apis.meta.v1.FieldsV1",
-    fields: &[Field::one(1, "raw", FieldKind::Text)],
-};
-
-static POD_SPEC: Message = Message {
+pub(super) static POD_SPEC: Message = Message {
     name: "k8s.io.api.core.v1.PodSpec",
     fields: &[
         Field::one(4, "terminationGracePeriodSeconds", FieldKind::Int64),
@@ -86,7 +75,7 @@ static REFERENCE: Message = Message {
     fields: &[Field::one(1, "name", FieldKind::Text)],
 };
 
-static POD_STATUS: Message = Message {
+pub(super) static POD_STATUS: Message = Message {
     name: "k8s.io.api.core.v1.PodStatus",
     fields: &[
         Field::one(1, "phase", FieldKind::Text),
@@ -126,79 +115,118 @@ pub(super) enum EventError {
 /// [`EventError`].
 pub(super) fn json_line(event: &[u8]) -> Result<Bytes, EventError> {
     let (type_, envelope) = protobuf::read_event(event)?;
-    let object = object(envelope)?;
-    // The type comes first: a reader that meets the object before it has to keep it until it knows the type.
-    let mut line = BytesMut::from(&b"{\"type\":"[..]).writer();
-    serde_json::to_writer(&mut line, &type_)?;
-    line.get_mut().extend_from_slice(b",\"object\":");
-    serde_json::to_writer(&mut line, &object)?;
-    line.get_mut().extend_from_slice(b"}\n");
+    let object = Object::parse(envelope)?;
+    let mut line = BytesMut::with_capacity(envelope.len()).writer();
+    serde_json::to_writer(&mut line, &Line { type_, object })?;
+    line.get_mut().put_u8(b'\n');
     Ok(line.into_inner().freeze())
 }
 
-/// The object of an event, or the body of an error, in its envelope.
-///
-/// # Errors
-///
-/// [`EventError`].
-pub(super) fn object(envelope: &[u8]) -> Result<Map<String, Value>, EventError> {
-    let envelope = Envelope::parse(envelope)?;
-    let mut object = Map::new();
-    match envelope.kind.as_str() {
-        "Pod" => {
-            check_spec(envelope.raw)?;
-            protobuf::decode_message(envelope.raw, &POD, None, &mut object)?;
-            tidy(&mut object);
-        }
-        "Status" => protobuf::decode_message(envelope.raw, &META_V1_STATUS, None, &mut object)?,
-        _ => return Err(EventError::Kind(envelope.kind)),
-    }
-    object.insert("apiVersion".to_owned(), envelope.api_version.into());
-    object.insert("kind".to_owned(), envelope.kind.into());
-    Ok(object)
+/// An event. The type comes first: a reader that meets the object before it has to keep it until it knows the type.
+#[derive(Serialize)]
+struct Line<'a> {
+    #[serde(rename = "type")]
+    type_: Cow<'a, str>,
+    object: Object<'a>,
 }
 
-/// Checks that every field of the spec of a pod is known.
-fn check_spec(pod: &[u8]) -> Result<(), EventError> {
-    for field in protobuf::fields(pod) {
-        let (SPEC, Some(spec)) = field? else { continue };
-        for field in protobuf::fields(spec) {
-            let (number, _) = field?;
-            if number > LAST_SPEC_FIELD {
-                return Err(EventError::UnknownField(number));
+/// The object of an event, or the body of an error.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Object<'a> {
+    api_version: String,
+    kind: String,
+    #[serde(flatten)]
+    content: Content<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Content<'a> {
+    Pod {
+        metadata: Metadata<'a>,
+        spec: MessageView<'a>,
+        status: MessageView<'a>,
+    },
+    Status(MessageView<'a>),
+}
+
+impl<'a> Object<'a> {
+    /// The object in an envelope.
+    ///
+    /// # Errors
+    ///
+    /// [`EventError`].
+    pub(super) fn parse(envelope: &'a [u8]) -> Result<Self, EventError> {
+        let envelope = Envelope::parse(envelope)?;
+        let content = match envelope.kind.as_str() {
+            "Pod" => pod(envelope.raw)?,
+            "Status" => Content::Status(MessageView::new(envelope.raw, &META_V1_STATUS)?),
+            _ => return Err(EventError::Kind(envelope.kind)),
+        };
+        Ok(Self {
+            api_version: envelope.api_version,
+            kind: envelope.kind,
+            content,
+        })
+    }
+}
+
+/// A pod. Every field of its spec must be known.
+fn pod(raw: &[u8]) -> Result<Content<'_>, EventError> {
+    let part = |number| members(raw, number).last().unwrap_or(Ok(&[]));
+    let (metadata, spec) = (part(METADATA_FIELD)?, part(SPEC_FIELD)?);
+    for field in protobuf::fields(spec) {
+        let (number, _) = field?;
+        if number > LAST_SPEC_FIELD {
+            return Err(EventError::UnknownField(number));
+        }
+    }
+    Ok(Content::Pod {
+        metadata: Metadata {
+            fields: MessageView::new(metadata, &METADATA)?,
+            managed_fields: placements(metadata)?,
+        },
+        spec: MessageView::new(spec, &POD_SPEC)?,
+        status: MessageView::new(part(STATUS_FIELD)?, &POD_STATUS)?,
+    })
+}
+
+/// The metadata, with the managed fields of those who named the node.
+struct Metadata<'a> {
+    fields: MessageView<'a>,
+    managed_fields: Vec<Value>,
+}
+
+impl Serialize for Metadata<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_map(None)?;
+        self.fields.serialize_into(&mut object)?;
+        object.serialize_entry("managedFields", &self.managed_fields)?;
+        object.end()
+    }
+}
+
+/// The managed fields of those who named the node. Few did, so the other field sets are not parsed.
+fn placements(metadata: &[u8]) -> Result<Vec<Value>, Malformed> {
+    let mut entries = Vec::new();
+    for entry in members(metadata, MANAGED_FIELDS) {
+        for field_set in members(entry?, FIELDS_V1) {
+            for raw in members(field_set?, RAW) {
+                let text = std::str::from_utf8(raw?).ok();
+                let text = text.filter(|text| text.contains(NODE_NAME));
+                let fields: Option<Value> = text.and_then(|text| serde_json::from_str(text).ok());
+                entries.extend(fields.map(|fields| json!({ "fieldsV1": fields })));
             }
         }
     }
-    Ok(())
+    Ok(entries)
 }
 
-/// Drops the empty texts that Go writes for what is absent, and the managed fields of those who did not name the node.
-fn tidy(pod: &mut Map<String, Value>) {
-    if let Some(entries) = member(pod, "metadata", "managedFields").and_then(Value::as_array_mut) {
-        entries.retain_mut(|entry| {
-            let raw = entry.pointer("/fieldsV1/raw").and_then(Value::as_str);
-            let fields = raw.filter(|raw| raw.contains(NODE_NAME));
-            let fields: Option<Value> = fields.and_then(|fields| serde_json::from_str(fields).ok());
-            let is_kept = fields.is_some();
-            *entry = json!({ "fieldsV1": fields });
-            is_kept
-        });
-    }
-    let tolerations = member(pod, "spec", "tolerations").and_then(Value::as_array_mut);
-    for toleration in tolerations.into_iter().flatten().filter_map(Value::as_object_mut) {
-        drop_empty_texts(toleration);
-    }
-    for part in ["spec", "status"] {
-        if let Some(part) = pod.get_mut(part).and_then(Value::as_object_mut) {
-            drop_empty_texts(part);
-        }
-    }
-}
-
-fn member<'a>(pod: &'a mut Map<String, Value>, part: &str, name: &str) -> Option<&'a mut Value> {
-    pod.get_mut(part)?.get_mut(name)
-}
-
-fn drop_empty_texts(members: &mut Map<String, Value>) {
-    members.retain(|_, value| value != "");
+/// The values of a field that have a length.
+fn members(message: &[u8], number: u64) -> impl Iterator<Item = Result<&[u8], Malformed>> {
+    protobuf::fields(message).filter_map(move |field| match field {
+        Ok((found, bytes)) => bytes.filter(|_| found == number).map(Ok),
+        Err(error) => Some(Err(error)),
+    })
 }

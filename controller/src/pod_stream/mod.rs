@@ -29,7 +29,7 @@ use tokio_util::io::StreamReader;
 use tower::BoxError;
 
 use crate::watch_health::is_watch;
-use event::json_line;
+use event::{Object, json_line};
 
 /// What the watches ask for. A server without protobuf answers in JSON.
 const ACCEPTED: HeaderValue =
@@ -88,7 +88,8 @@ fn lines(body: Body, is_json: Arc<AtomicBool>) -> UnsyncBoxBody<Bytes, BoxError>
 /// The body of an error in JSON, empty if it is not one: then the code tells what it can.
 async fn error(body: Body) -> UnsyncBoxBody<Bytes, BoxError> {
     let body = Limited::new(body, MAX_ERROR_BYTES).collect().await;
-    let status = body.ok().and_then(|body| event::object(&body.to_bytes()).ok());
+    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+    let status = Object::parse(&body).ok();
     let json = status
         .and_then(|status| serde_json::to_vec(&status).ok())
         .unwrap_or_default();

@@ -9,6 +9,20 @@ use serde_json::{Value, json};
 use super::*;
 use crate::pod::Pod;
 
+/// The managed fields of `ObjectMeta`, whose field sets are texts.
+static MANAGED: Message = Message {
+    name: "ObjectMeta",
+    fields: &[Field::list(17, "managedFields", FieldKind::Message(&ENTRY))],
+};
+static ENTRY: Message = Message {
+    name: "ManagedFieldsEntry",
+    fields: &[Field::one(7, "fieldsV1", FieldKind::Message(&FIELDS))],
+};
+static FIELDS: Message = Message {
+    name: "FieldsV1",
+    fields: &[Field::one(1, "raw", FieldKind::Text)],
+};
+
 /// What the double of kube-apiserver was asked for.
 type Asked = Arc<std::sync::Mutex<Vec<String>>>;
 
@@ -24,7 +38,19 @@ fn event(type_: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
 
 fn pod_message(object: &Value) -> Vec<u8> {
     let mut raw = Vec::new();
-    protobuf::encode_message(object, &event::POD, &mut raw).unwrap();
+    let parts: [(_, _, &[&Message]); 3] = [
+        (1, "metadata", &[&event::METADATA, &MANAGED]),
+        (2, "spec", &[&event::POD_SPEC]),
+        (3, "status", &[&event::POD_STATUS]),
+    ];
+    for (number, name, messages) in parts {
+        let mut part = Vec::new();
+        for message in messages {
+            protobuf::encode_message(&object[name], message, &mut part).unwrap();
+        }
+        protobuf::write_bytes_key(number, part.len(), &mut raw);
+        raw.extend(part);
+    }
     raw
 }
 

@@ -1,5 +1,7 @@
 //! Messages to JSON.
 
+use std::borrow::Cow;
+
 use drydock_proto::protobuf::{Field, FieldKind, Message};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -55,7 +57,7 @@ pub fn decode_message(
                     .entry(field.name)
                     .or_insert_with(|| Value::Object(Map::new()));
                 if let Value::Object(members) = members {
-                    members.insert(key, Value::String(value));
+                    members.insert(key.into_owned(), value.into());
                 }
             }
             _ => match value(field, part, None)? {
@@ -109,7 +111,11 @@ fn is_zero(value: &Value) -> bool {
 }
 
 /// One value of a field; `None` for a zero time, and for a field set that is not JSON.
-fn value(field: &Field, part: Part<'_>, schema: Option<&Structural>) -> Result<Option<Value>, Malformed> {
+pub(super) fn value(
+    field: &Field,
+    part: Part<'_>,
+    schema: Option<&Structural>,
+) -> Result<Option<Value>, Malformed> {
     let name = field.name;
     Ok(match field.kind {
         FieldKind::Text | FieldKind::Bytes => Some(part.text(name)?.into()),
@@ -160,8 +166,9 @@ fn time(bytes: &[u8]) -> Result<Option<Value>, Malformed> {
     Ok(time.map(|time| time.to_string().into()))
 }
 
-fn entry(bytes: &[u8]) -> Result<(String, String), Malformed> {
-    let (mut key, mut value) = (String::new(), String::new());
+/// An entry of a map.
+pub(super) fn entry(bytes: &[u8]) -> Result<(Cow<'_, str>, Cow<'_, str>), Malformed> {
+    let (mut key, mut value) = (Cow::default(), Cow::default());
     let mut reader = Reader::new(bytes);
     while let Some((number, part)) = reader.next()? {
         match number {

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! body ── Envelope::parse ──► raw ── decode ──► JSON, as a client with Go types would have sent it
+//!                               └── MessageView ──► JSON text, for what is only handed on
 //! JSON ── encode ──► message ── Envelope::wrap ──► body;  in a watch: frame
 //! ```
 //!
@@ -10,7 +11,10 @@
 
 mod decode;
 mod encode;
+mod view;
 mod wire;
+
+use std::borrow::Cow;
 
 use drydock_proto::protobuf::{META_V1_WATCH_EVENT, Message};
 use serde_json::{Map, Value};
@@ -19,6 +23,7 @@ use crate::schema::Structural;
 
 pub use decode::decode_message;
 pub use encode::{EncodeError, encode_message};
+pub use view::MessageView;
 pub use wire::{key_bytes, write_bytes_key};
 
 /// The content type of the envelope.
@@ -109,8 +114,8 @@ impl<'a> Envelope<'a> {
                     let mut types = wire::Reader::new(part.bytes("typeMeta")?);
                     while let Some((number, part)) = types.next()? {
                         match number {
-                            API_VERSION => envelope.api_version = part.text("apiVersion")?,
-                            KIND => envelope.kind = part.text("kind")?,
+                            API_VERSION => envelope.api_version = part.text("apiVersion")?.into_owned(),
+                            KIND => envelope.kind = part.text("kind")?.into_owned(),
                             _ => {}
                         }
                     }
@@ -204,8 +209,8 @@ pub fn write_event(type_: &str, envelope: &[u8], out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// Bytes that are not an event.
-pub fn read_event(event: &[u8]) -> Result<(String, &[u8]), Malformed> {
-    let (mut type_, mut envelope) = (String::new(), &[][..]);
+pub fn read_event(event: &[u8]) -> Result<(Cow<'_, str>, &[u8]), Malformed> {
+    let (mut type_, mut envelope) = (Cow::default(), &[][..]);
     let mut reader = wire::Reader::new(event);
     while let Some((number, part)) = reader.next()? {
         match number {

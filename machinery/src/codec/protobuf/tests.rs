@@ -197,7 +197,7 @@ fn events_follow_their_length() {
     let mut out = Vec::new();
     write_event("ADDED", b"envelope", &mut out);
     let event = [field(1, b"ADDED"), field(2, &field(1, b"envelope"))].concat();
-    assert_eq!(read_event(&event), Ok(("ADDED".to_owned(), &b"envelope"[..])));
+    assert_eq!(read_event(&event), Ok(("ADDED".into(), &b"envelope"[..])));
     assert_eq!(read_event(&event[..event.len() - 1]), Err(Malformed::Truncated));
     assert_eq!(
         out,
@@ -222,6 +222,25 @@ fn members_of_other_types_are_errors() {
         error.to_string().contains("ObjectMeta.creationTimestamp"),
         "{error}"
     );
+}
+
+/// The object without the fields of the message that are empty texts.
+fn without_empty_texts(object: &Value, message: &'static Message) -> Value {
+    use drydock_proto::protobuf::FieldKind;
+    let kept = object.as_object().unwrap().iter().filter_map(|(name, value)| {
+        let field = message.fields.iter().find(|field| field.name == *name).unwrap();
+        let value = match (&field.kind, value) {
+            (FieldKind::Message(inner), Value::Array(items)) => items
+                .iter()
+                .map(|item| without_empty_texts(item, inner))
+                .collect(),
+            (FieldKind::Message(inner), value) => without_empty_texts(value, inner),
+            (FieldKind::Text | FieldKind::Bytes, value) if value == "" => return None,
+            (_, value) => value.clone(),
+        };
+        Some((name.clone(), value))
+    });
+    Value::Object(kept.collect())
 }
 
 /// Any object with the fields of a message.
@@ -272,6 +291,9 @@ proptest! {
         let mut decoded = Map::new();
         let raw = Envelope::parse(&encoded).unwrap().raw;
         decode_message(raw, message, None, &mut decoded).unwrap();
+        let view = MessageView::new(raw, message).unwrap();
+        let viewed: Value = serde_json::from_str(&serde_json::to_string(&view).unwrap()).unwrap();
+        prop_assert_eq!(viewed, without_empty_texts(&object, message));
         prop_assert_eq!(Value::Object(decoded), object);
     }
 

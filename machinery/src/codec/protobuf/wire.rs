@@ -1,5 +1,7 @@
 //! Keys and values of protobuf fields.
 
+use std::borrow::Cow;
+
 use super::Malformed;
 
 const VARINT: u64 = 0;
@@ -35,8 +37,8 @@ impl<'a> Part<'a> {
     }
 
     /// The text of a field with this name; invalid UTF-8 is replaced, as when Go writes it as JSON.
-    pub(super) fn text(self, field: &'static str) -> Result<String, Malformed> {
-        Ok(String::from_utf8_lossy(self.bytes(field)?).into_owned())
+    pub(super) fn text(self, field: &'static str) -> Result<Cow<'a, str>, Malformed> {
+        self.bytes(field).map(String::from_utf8_lossy)
     }
 
     /// The number of a field with this name.
