@@ -4,7 +4,8 @@
 //! | --- | --- | --- |
 //! | calls | what controllers read and write | HTTP/2, one to each server, which costs both sides less; HTTP/1.1 where a server does not offer it, or behind a proxy |
 //! | watches | the informers | HTTP/1.1, one for each watch: one that is read slowly holds up nothing else |
-//! | unfenced | what needs no Lease: the Lease itself, Events, reviews, the bridge | HTTP/1.1: a call that times out takes its connection with it, and renewals do not wait behind other calls |
+//! | unfenced | what needs no Lease: the Lease itself and Events | HTTP/1.1: a call that times out takes its connection with it, and renewals do not wait behind other calls |
+//! | served | what requests to the secure port need: reviews, and the bridge's calls | HTTP/1.1, kept up by the threads of that port |
 
 use std::path::Path;
 use std::sync::Arc;
@@ -62,6 +63,8 @@ pub struct Connections {
     pub watches: Clients,
     /// For what needs no Lease.
     pub unfenced: Clients,
+    /// For what answers requests to the secure port.
+    pub served: Clients,
 }
 
 impl Connections {
@@ -91,6 +94,7 @@ impl Connections {
             calls: clients(&|config| sharing(config, transport))?,
             watches: clients(&|config| Ok(builder(config)?.with_layer(transport).build()))?,
             unfenced: clients(&|config| Ok(builder(config)?.build()))?,
+            served: clients(&|config| Ok(builder(config)?.build()))?,
         })
     }
 }

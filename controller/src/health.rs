@@ -6,11 +6,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
 use crate::metrics::Metrics;
 use crate::stores::Stores;
+
+/// How long a task may wait for its turn before the controllers count as blocked. A relist of a large cluster takes less.
+const LIVENESS_TIMEOUT: Duration = Duration::from_secs(5);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -23,11 +27,12 @@ pub struct Health {
     /// How long the watch of a kind may fail before the process counts as not ready.
     grace: Duration,
     shutdown: CancellationToken,
+    controllers: Handle,
 }
 
 impl Health {
     /// The health of a process that is ready while the stores are synced and no watch has failed for longer than `grace`,
-    /// until `shutdown` is cancelled.
+    /// until `shutdown` is cancelled. It is alive while the runtime of the controllers runs tasks.
     #[must_use]
     pub fn new(
         stores: Stores,
@@ -35,6 +40,7 @@ impl Health {
         access: Arc<Access>,
         grace: Duration,
         shutdown: CancellationToken,
+        controllers: Handle,
     ) -> Self {
         Self {
             stores,
@@ -42,6 +48,7 @@ impl Health {
             access,
             grace,
             shutdown,
+            controllers,
         }
     }
 
@@ -51,7 +58,6 @@ impl Health {
             return (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n".to_owned());
         }
         match path {
-            // The process exits when a part of it ends, so a response proves liveness.
             "/livez" => (StatusCode::OK, TEXT, "ok".to_owned()),
             "/readyz" | "/healthz" => {
                 let not_ready = if self.shutdown.is_cancelled() {
@@ -72,12 +78,22 @@ impl Health {
         }
     }
 
+    /// Whether the controllers' thread runs a task soon. The process exits when a part of it ends.
+    async fn is_alive(&self) -> bool {
+        let turn = self.controllers.spawn(async {});
+        matches!(tokio::time::timeout(LIVENESS_TIMEOUT, turn).await, Ok(Ok(())))
+    }
+
     /// The response to a request; its body is not read.
     pub async fn handle<B: Sync>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         let path = request.uri().path();
         let authorization = request.headers().get(header::AUTHORIZATION);
         let authorization = authorization.and_then(|header| header.to_str().ok());
         let (status, content_type, body) = match self.access.check(path, authorization).await {
+            Ok(()) if path == "/livez" && !self.is_alive().await => {
+                let text = "the controllers are blocked\n".to_owned();
+                (StatusCode::INTERNAL_SERVER_ERROR, TEXT, text)
+            }
             Ok(()) => self.respond(request.method(), path),
             Err((status, text)) => (status, TEXT, text),
         };
@@ -117,6 +133,7 @@ mod tests {
             access,
             READY_GRACE,
             CancellationToken::new(),
+            Handle::current(),
         );
         let ready = || health.respond(&Method::GET, "/readyz");
         assert_eq!(ready().0, StatusCode::OK);
@@ -154,6 +171,7 @@ mod tests {
             access,
             grace,
             CancellationToken::new(),
+            Handle::current(),
         );
         stores.requests.health().failed("unavailable (503)".to_owned());
         tokio::time::advance(Duration::from_secs(70)).await;
@@ -165,13 +183,38 @@ mod tests {
         );
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn process_whose_controllers_are_blocked_is_not_alive() {
+        let blocked = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for (controllers, code) in [(Handle::current(), 200), (blocked.handle().clone(), 500)] {
+            let health = Health::new(
+                empty_stores(),
+                Metrics::default(),
+                Arc::new(Access::new(host(), vec!["/livez".to_owned()], clock_at(0))),
+                READY_GRACE,
+                CancellationToken::new(),
+                controllers,
+            );
+            let response = health.handle(&Request::get("/livez").body(()).unwrap()).await;
+            assert_eq!(response.status(), code);
+        }
+        blocked.shutdown_background();
+    }
+
     #[tokio::test]
     async fn process_is_ready_from_synced_stores_until_shutdown() {
         let (_informers, stores) = Informers::new();
         let shutdown = CancellationToken::new();
         let clock = clock_at(0);
         let access = Arc::new(Access::new(host(), Vec::new(), clock));
-        let health = Health::new(stores, Metrics::default(), access, READY_GRACE, shutdown.clone());
+        let health = Health::new(
+            stores,
+            Metrics::default(),
+            access,
+            READY_GRACE,
+            shutdown.clone(),
+            Handle::current(),
+        );
         let get = |path| health.respond(&Method::GET, path);
         assert_eq!(get("/livez").0, StatusCode::OK);
         let (status, _, text) = get("/readyz");

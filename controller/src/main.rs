@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use drydock_controller::config::{Config, ConfigError};
 use drydock_controller::server;
+use tokio::runtime::Builder;
 
 #[cfg(feature = "jemalloc")]
 #[global_allocator]
@@ -29,8 +30,13 @@ fn main() -> ExitCode {
 
 fn start(config: Config) -> anyhow::Result<()> {
     server::init_logging(&config.log)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(server::run(config))?;
+    let controllers = Builder::new_current_thread().enable_all().build()?;
+    let secure_port = Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("secure-port")
+        .enable_all()
+        .build()?;
+    controllers.block_on(server::run(config, secure_port.handle().clone()))?;
     Ok(())
 }
 

@@ -2,6 +2,10 @@
 //!
 //! Watches start before leadership is acquired, so that a new leader acts at once. When leadership is lost the
 //! controllers stop and the process exits; after a restart it decides again from the stored objects.
+//!
+//! Controllers and watches share one thread: they wait for servers most of the time, and threads that wake each other cost
+//! more than they compute. Plans and rules are computed by threads of their own. The secure port has one too, so whoever
+//! connects to it does not hold up the renewals of the Lease.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -10,6 +14,7 @@ use std::time::Duration;
 use drydock_machinery::clock::{Clock, SystemClock};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -111,12 +116,12 @@ pub fn init_logging(config: &LogConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs until SIGTERM or SIGINT. The secure port is served by its own runtime.
 ///
 /// # Errors
 ///
 /// [`Error`].
-pub async fn run(config: Config) -> Result<(), Error> {
+pub async fn run(config: Config, secure_port: Handle) -> Result<(), Error> {
     let shutdown = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
@@ -131,7 +136,7 @@ pub async fn run(config: Config) -> Result<(), Error> {
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        result = run_until(config, shutdown) => result,
+        result = run_until(config, &secure_port, shutdown) => result,
         () = signals => Ok(()),
     }
 }
@@ -141,7 +146,7 @@ pub async fn run(config: Config) -> Result<(), Error> {
 /// # Errors
 ///
 /// As [`run`].
-async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Error> {
+async fn run_until(config: Config, secure_port: &Handle, shutdown: CancellationToken) -> Result<(), Error> {
     let identity = identity();
     let metrics = Metrics::default();
     let server_clock = Arc::new(ServerClock::new(Arc::new(SystemClock)));
@@ -159,13 +164,16 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
         calls: clients,
         watches,
         unfenced,
+        served,
     } = Connections::new(&config, &transport).await?;
     let clock: Arc<dyn Clock> = server_clock;
     let (events, queued_events) = EventRecorder::new(Arc::clone(&clock), &identity);
     let (mut informers, stores) = Informers::new();
     metrics.register_collector(ObjectCounts(stores.clone()));
     metrics.register_collector(WatchFailures(stores.clone()));
-    let listener = Listener::bind(config.address, &config.tls).await?;
+    let (address, tls) = (config.address, config.tls.clone());
+    let bound = secure_port.spawn(async move { Listener::bind(address, &tls).await });
+    let listener = bound.await.map_err(|_| Error::PartEnded)??;
     let context = Arc::new(Context {
         stores,
         clients,
@@ -179,8 +187,11 @@ async fn run_until(config: Config, shutdown: CancellationToken) -> Result<(), Er
     let background = CancellationToken::new();
     let mut tasks = JoinSet::new();
     let rules = Arc::<Rules>::default();
-    let endpoints = endpoints(&config, &context, &unfenced, &rules, &fence, &shutdown);
-    tasks.spawn(listener.serve(Arc::new(endpoints), background.clone()));
+    let endpoints = endpoints(&config, &context, &served, &rules, &fence, &shutdown);
+    tasks.spawn_on(
+        listener.serve(Arc::new(endpoints), background.clone()),
+        secure_port,
+    );
     tasks.spawn(events::write_queued(
         unfenced.host.clone(),
         queued_events,
@@ -261,13 +272,13 @@ async fn lead(
 fn endpoints(
     config: &Config,
     context: &Arc<Context>,
-    unfenced: &Clients,
+    clients: &Clients,
     rules: &Arc<Rules>,
     fence: &Arc<LeaseFence>,
     shutdown: &CancellationToken,
 ) -> Endpoints {
     let access = Arc::new(Access::new(
-        unfenced.host.clone(),
+        clients.host.clone(),
         config.open_paths.clone(),
         Arc::clone(&context.clock),
     ));
@@ -279,7 +290,7 @@ fn endpoints(
             descheduler_lifetime: bridge.descheduler_lifetime,
         };
         let (context, rules) = (Arc::clone(context), Arc::clone(rules));
-        Bridge::new(context, unfenced.clone(), rules, options)
+        Bridge::new(context, clients.clone(), rules, options)
     });
     let descheduling = config.descheduling.clone().map(|options| {
         let (context, access) = (Arc::clone(context), Arc::clone(&access));
@@ -293,7 +304,14 @@ fn endpoints(
         READY_GRACE
     };
     Endpoints {
-        health: Health::new(stores, metrics, access, grace, shutdown.clone()),
+        health: Health::new(
+            stores,
+            metrics,
+            access,
+            grace,
+            shutdown.clone(),
+            Handle::current(),
+        ),
         bridge,
         descheduling,
     }
