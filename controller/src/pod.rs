@@ -68,8 +68,9 @@ struct SentFields {
     fields_v1: OwnedFields,
 }
 
+/// A field set.
 #[derive(Default, Deserialize)]
-struct OwnedFields {
+pub(crate) struct OwnedFields {
     #[serde(rename = "f:spec", default)]
     spec: OwnedSpecFields,
 }
@@ -80,6 +81,14 @@ struct OwnedSpecFields {
     node_name: Option<IgnoredAny>,
 }
 
+impl OwnedFields {
+    /// Whether the name of the node is among the fields. Whoever writes it owns it. A scheduler binds the pod instead, and
+    /// owns no field.
+    pub(crate) const fn has_node_name(&self) -> bool {
+        self.spec.node_name.is_some()
+    }
+}
+
 impl From<SentPod> for Pod {
     fn from(sent: SentPod) -> Self {
         let SentPod {
@@ -87,12 +96,11 @@ impl From<SentPod> for Pod {
             mut spec,
             mut status,
         } = sent;
-        // Whoever writes the name of the node as a field owns it. A scheduler binds the pod instead, and owns no field.
         let is_placed_by_creator = metadata
             .managed_fields
             .iter()
             .flatten()
-            .any(|entry| entry.fields_v1.spec.node_name.is_some());
+            .any(|entry| entry.fields_v1.has_node_name());
         spec.tolerations
             .retain(|toleration| tolerates_drain_taint(toleration) || tolerates_unschedulable(toleration));
         spec.tolerations.shrink_to_fit();

@@ -9,7 +9,9 @@ use drydock_machinery::codec::protobuf::{self, Envelope, Malformed, MessageView}
 use drydock_proto::protobuf::{Field, FieldKind, META_V1_OWNER_REFERENCE, META_V1_STATUS, Message};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
+use serde_json::json;
+
+use crate::pod::OwnedFields;
 
 /// The last field of a `PodSpec` that is known: `evictionResponders` of Kubernetes 1.37.
 const LAST_SPEC_FIELD: u64 = 44;
@@ -185,42 +187,47 @@ fn pod(raw: &[u8]) -> Result<Content<'_>, EventError> {
     Ok(Content::Pod {
         metadata: Metadata {
             fields: MessageView::new(metadata, &METADATA)?,
-            managed_fields: placements(metadata)?,
+            is_placed_by_creator: is_placed_by_creator(metadata)?,
         },
         spec: MessageView::new(spec, &POD_SPEC)?,
         status: MessageView::new(part(STATUS_FIELD)?, &POD_STATUS)?,
     })
 }
 
-/// The metadata, with the managed fields of those who named the node.
+/// The metadata, with the managed field that says who named the node.
 struct Metadata<'a> {
     fields: MessageView<'a>,
-    managed_fields: Vec<Value>,
+    is_placed_by_creator: bool,
 }
 
 impl Serialize for Metadata<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_map(None)?;
         self.fields.serialize_into(&mut object)?;
-        object.serialize_entry("managedFields", &self.managed_fields)?;
+        if self.is_placed_by_creator {
+            let fields = json!({ "f:spec": { "f:nodeName": {} } });
+            object.serialize_entry("managedFields", &[json!({ "fieldsV1": fields })])?;
+        }
         object.end()
     }
 }
 
-/// The managed fields of those who named the node. Few did, so the other field sets are not parsed.
-fn placements(metadata: &[u8]) -> Result<Vec<Value>, Malformed> {
-    let mut entries = Vec::new();
+/// Whether somebody owns the field that names the node.
+fn is_placed_by_creator(metadata: &[u8]) -> Result<bool, Malformed> {
     for entry in members(metadata, MANAGED_FIELDS) {
         for field_set in members(entry?, FIELDS_V1) {
             for raw in members(field_set?, RAW) {
+                // Few do, so other field sets are not parsed.
                 let text = std::str::from_utf8(raw?).ok();
                 let text = text.filter(|text| text.contains(NODE_NAME));
-                let fields: Option<Value> = text.and_then(|text| serde_json::from_str(text).ok());
-                entries.extend(fields.map(|fields| json!({ "fieldsV1": fields })));
+                let fields: Option<OwnedFields> = text.and_then(|text| serde_json::from_str(text).ok());
+                if fields.is_some_and(|fields| fields.has_node_name()) {
+                    return Ok(true);
+                }
             }
         }
     }
-    Ok(entries)
+    Ok(false)
 }
 
 /// The values of a field that have a length.
