@@ -32,6 +32,53 @@ const MAX_BRACKET_DEPTH: usize = 4_096;
 /// [`DecodeError::Yaml`] if the text is not YAML, or contains null keys or infinite numbers;
 /// [`DecodeError::ExcessiveAliasing`] above 20,000 nodes or 100 aliases; [`DecodeError::TooDeep`] above 64 levels.
 pub fn decode(bytes: &[u8]) -> Result<Decoded, DecodeError> {
+    match decode_json(bytes) {
+        Some(value) => Ok(Decoded {
+            value,
+            duplicates: Vec::new(),
+        }),
+        None => decode_document(bytes),
+    }
+}
+
+/// The value of a text that is JSON and means the same in YAML, which takes many times as long to scan. Clients that apply
+/// objects send such texts. `None` for others, and for what may mean something else: escapes, characters that YAML does
+/// not allow, numbers that are no 64-bit integers, merge keys, duplicates, and what exceeds the limits.
+fn decode_json(bytes: &[u8]) -> Option<Value> {
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n') && *byte != b'\\';
+    if !bytes.trim_ascii_start().starts_with(b"{") || !bytes.iter().all(is_plain) {
+        return None;
+    }
+    let decoded = super::json::decode(bytes).ok()?;
+    let mut nodes = MAX_NODES;
+    (decoded.duplicates.is_empty() && is_same_in_yaml(&decoded.value, MAX_DEPTH, &mut nodes))
+        .then_some(decoded.value)
+}
+
+fn is_same_in_yaml(value: &Value, depth: usize, nodes: &mut usize) -> bool {
+    let Some(depth) = depth.checked_sub(1) else {
+        return false;
+    };
+    // A member has two nodes: its key is one.
+    let count = match value {
+        Value::Object(members) => 1 + members.len(),
+        _ => 1,
+    };
+    let Some(left) = nodes.checked_sub(count) else {
+        return false;
+    };
+    *nodes = left;
+    match value {
+        Value::Number(number) => number.is_i64(),
+        Value::Array(items) => items.iter().all(|item| is_same_in_yaml(item, depth, nodes)),
+        Value::Object(members) => members.iter().all(|(key, member)| {
+            key != "<<" && key.len() < MAX_KEY_BYTES && is_same_in_yaml(member, depth, nodes)
+        }),
+        Value::Null | Value::Bool(_) | Value::String(_) => true,
+    }
+}
+
+fn decode_document(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let mut reader = Cursor::new(bytes);
     let mut documents = serde_saphyr::read_with_options::<_, Node>(&mut reader, options());
     match documents.next() {
@@ -362,7 +409,40 @@ mod tests {
         }
     }
 
+    #[test]
+    fn json_that_may_mean_something_else_is_read_as_yaml() {
+        for text in [
+            r#"{"a": "\u0041"}"#,
+            r#"{"a": 1.0}"#,
+            r#"{"a": 18446744073709551615}"#,
+            r#"{"<<": {"a": 1}}"#,
+            r#"{"a": 1, "a": 2}"#,
+            "{\"a\":\t1}",
+            "{\"a\": \"\u{feff}\"}",
+            "[1]",
+            "{a: b}",
+        ] {
+            assert_eq!(decode_json(text.as_bytes()), None, "{text}");
+        }
+        let deep = format!("{}1{}", r#"{"a":"#.repeat(MAX_DEPTH), "}".repeat(MAX_DEPTH));
+        let long = json!({"a": vec![1; MAX_NODES]}).to_string();
+        for text in [deep, long] {
+            assert_eq!(decode_json(text.as_bytes()), None);
+        }
+        assert_eq!(decode_json(b" {\n\"a\": [null]}\n"), Some(json!({"a": [null]})));
+    }
+
     proptest! {
+        #[test]
+        fn json_is_read_as_the_yaml_it_is(value in crate::codec::json::tests::any_json()) {
+            let text = crate::codec::encode(&json!({ "a": value }));
+            if let Some(value) = decode_json(&text) {
+                let decoded = decode_document(&text).unwrap();
+                prop_assert_eq!(value, decoded.value);
+                prop_assert!(decoded.duplicates.is_empty());
+            }
+        }
+
         #[test]
         fn json_decodes_as_yaml(value in crate::codec::json::tests::any_json()) {
             let text = String::from_utf8(crate::codec::encode(&value)).unwrap();
