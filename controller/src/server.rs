@@ -32,6 +32,7 @@ use crate::events::{self, EventRecorder};
 use crate::evictioninterceptor::{self, rules::Rules};
 use crate::evictionrequest::broker::Broker;
 use crate::evictionrequest::gone_pods::GonePods;
+use crate::evictionrequest::undelivered_writes::UndeliveredWrites;
 use crate::health::Health;
 use crate::informer::ObjectKey;
 use crate::leader::{Election, LeadershipEnd};
@@ -374,7 +375,8 @@ impl Controllers {
         let queue = new_queue(context, "evictionrequests", has_no_request);
         let broker = Arc::<Broker>::default();
         let gone_pods = Arc::<GonePods>::default();
-        evictionrequest::add_handlers(informers, stores, &queue, &broker, &gone_pods);
+        let writes = Arc::<UndeliveredWrites>::default();
+        evictionrequest::add_handlers(informers, stores, &queue, &broker, &gone_pods, &writes);
         let controller = evictionrequest::Controller::new(
             Arc::clone(context),
             Arc::clone(&rules),
@@ -385,6 +387,7 @@ impl Controllers {
             Arc::clone(&queue),
             broker,
             gone_pods,
+            writes,
         );
         let requests = workers(REQUEST_WORKERS, queue, controller, |controller, key| async move {
             controller.reconcile(key).await

@@ -20,8 +20,9 @@ pub mod reason;
 pub mod refusal;
 pub mod snapshot;
 pub mod status;
+pub mod undelivered_writes;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -48,6 +49,7 @@ use gone_pods::GonePods;
 use observe::{ObservedRequest, Observer, budget_of, selector_of, selects};
 use reason::Reason;
 use snapshot::{Attempt, Snapshot, Target};
+use undelivered_writes::UndeliveredWrites;
 
 /// How many steps one reconciliation takes at most. A request without declared interceptors needs four.
 const MAX_STEPS: usize = 8;
@@ -74,22 +76,9 @@ pub struct Controller {
     default_ttl: Duration,
     queue: Arc<WorkQueue<ObjectKey>>,
     broker: Arc<Broker>,
-    memory: Mutex<Memory>,
-}
-
-/// State that saves calls. Losing it does not change decisions.
-#[derive(Debug, Default)]
-struct Memory {
-    attempts: HashMap<ObjectKey, Attempt>,
-    writes: HashMap<ObjectKey, Written>,
-}
-
-/// A request that was written and that the watch may not have delivered yet.
-#[derive(Debug)]
-struct Written {
-    /// The resource versions before the write.
-    superseded: HashSet<String>,
-    latest: Arc<EvictionRequest>,
+    writes: Arc<UndeliveredWrites>,
+    /// They save calls. Losing them does not change decisions.
+    attempts: Mutex<HashMap<ObjectKey, Attempt>>,
 }
 
 /// What a step leads to.
@@ -101,7 +90,7 @@ enum Taken {
 }
 
 impl Controller {
-    /// A controller. It queues requests that the broker wakes. [`add_handlers`] fills `gone_pods`.
+    /// A controller. It queues requests that the broker wakes. [`add_handlers`] fills `gone_pods`, and empties `writes`.
     #[must_use]
     pub fn new(
         context: Arc<Context>,
@@ -110,6 +99,7 @@ impl Controller {
         queue: Arc<WorkQueue<ObjectKey>>,
         broker: Arc<Broker>,
         gone_pods: Arc<GonePods>,
+        writes: Arc<UndeliveredWrites>,
     ) -> Self {
         Self {
             observer: Observer::new(Arc::clone(&context), rules, options.allowed, gone_pods),
@@ -118,7 +108,8 @@ impl Controller {
             default_ttl: options.default_ttl,
             queue,
             broker,
-            memory: Mutex::default(),
+            writes,
+            attempts: Mutex::default(),
         }
     }
 
@@ -128,7 +119,7 @@ impl Controller {
             Ok(outcome) => outcome,
             Err(error) if error.is_not_found() => Outcome::Wait(None),
             Err(error) if error.is_conflict() => {
-                lock(&self.memory).writes.remove(&key);
+                self.writes.forget(&key);
                 self.after_conflict()
             }
             Err(error) => {
@@ -153,7 +144,7 @@ impl Controller {
         };
         for _ in 0..MAX_STEPS {
             let observed = self.observer.observe(&request).await?;
-            let attempt = lock(&self.memory).attempts.get(key).cloned();
+            let attempt = lock(&self.attempts).get(key).cloned();
             let snapshot = Snapshot {
                 request: &observed.request,
                 target: &observed.target,
@@ -199,7 +190,7 @@ impl Controller {
                     return Ok(Taken::End(self.after_conflict()));
                 };
                 if matches!(step, Step::RecordRefusal { .. })
-                    && let Some(attempt) = lock(&self.memory).attempts.get_mut(key)
+                    && let Some(attempt) = lock(&self.attempts).get_mut(key)
                 {
                     attempt.unwritten = None;
                 }
@@ -222,7 +213,7 @@ impl Controller {
             self.wake(self.broker.forget(key));
         }
         if observed.request.finished_at.is_some() {
-            lock(&self.memory).attempts.remove(key);
+            lock(&self.attempts).remove(key);
             return Outcome::Wait(decision.next);
         }
         let resync = now
@@ -304,7 +295,7 @@ impl Controller {
                 attempt.unwritten = Some(refusal);
             }
         }
-        lock(&self.memory).attempts.insert(key.clone(), attempt);
+        lock(&self.attempts).insert(key.clone(), attempt);
         Ok(Taken::Next(written))
     }
 
@@ -327,10 +318,8 @@ impl Controller {
 
     /// Forgets a request that does not exist any more.
     fn forget(&self, key: &ObjectKey) {
-        let mut memory = lock(&self.memory);
-        memory.attempts.remove(key);
-        memory.writes.remove(key);
-        drop(memory);
+        lock(&self.attempts).remove(key);
+        self.writes.forget(key);
         self.observer.forget(key);
         self.wake(self.broker.forget(key));
     }
@@ -338,31 +327,12 @@ impl Controller {
     /// The request as this process last read or wrote it.
     fn latest(&self, key: &ObjectKey) -> Option<Arc<EvictionRequest>> {
         let stored = self.context.stores.requests.get(&key.0, &key.1)?;
-        let version = stored.metadata.resource_version.clone().unwrap_or_default();
-        let mut memory = lock(&self.memory);
-        match memory.writes.get(key) {
-            Some(written) if written.superseded.contains(&version) => Some(Arc::clone(&written.latest)),
-            Some(_) => {
-                memory.writes.remove(key);
-                Some(stored)
-            }
-            None => Some(stored),
-        }
+        Some(self.writes.latest(key, stored))
     }
 
     fn remember(&self, key: &ObjectKey, before: &EvictionRequest, latest: &Arc<EvictionRequest>) {
-        if before.metadata.resource_version == latest.metadata.resource_version {
-            return;
-        }
-        let mut memory = lock(&self.memory);
-        let written = memory.writes.entry(key.clone()).or_insert_with(|| Written {
-            superseded: HashSet::new(),
-            latest: Arc::clone(latest),
-        });
-        written
-            .superseded
-            .extend(before.metadata.resource_version.clone());
-        written.latest = Arc::clone(latest);
+        let stored = self.context.stores.requests.get(&key.0, &key.1);
+        self.writes.written(key, before, latest, stored.as_deref());
     }
 }
 
@@ -385,12 +355,18 @@ pub fn add_handlers(
     queue: &Arc<WorkQueue<ObjectKey>>,
     broker: &Arc<Broker>,
     gone_pods: &Arc<GonePods>,
+    writes: &Arc<UndeliveredWrites>,
 ) {
     informers.requests.add_handler({
-        let queue = Arc::clone(queue);
+        let (queue, writes) = (Arc::clone(queue), Arc::clone(writes));
         move |change: &Change<EvictionRequest>| {
             let Some(request) = change.latest() else { return };
-            queue.add(key_of(&**request));
+            let key = key_of(&**request);
+            // Whoever wrote the request has decided what follows.
+            let is_own = change.new.is_some() && writes.delivered(&key, request);
+            if !is_own {
+                queue.add(key);
+            }
         }
     });
     informers.pods.add_deletion_handler({

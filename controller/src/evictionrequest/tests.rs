@@ -54,6 +54,39 @@ fn request(status: &Value) -> Value {
     })
 }
 
+#[tokio::test]
+async fn own_writes_are_not_queued_again() {
+    use futures_util::FutureExt;
+    let (mut informers, stores) = Informers::new();
+    let metrics = crate::metrics::Metrics::default();
+    let queue = Arc::new(WorkQueue::new(clock_at(0), metrics.queue("test")));
+    let writes = Arc::<UndeliveredWrites>::default();
+    add_handlers(
+        &mut informers,
+        &stores,
+        &queue,
+        &Arc::default(),
+        &Arc::default(),
+        &writes,
+    );
+    let version = |version: &str| {
+        let mut request: EvictionRequest = typed(request(&json!({})));
+        request.metadata.resource_version = Some(version.to_owned());
+        request
+    };
+    let mut deliver = |delivered: &str| {
+        let event = kube::runtime::watcher::Event::Apply(version(delivered));
+        informers.requests.deliver(event);
+        let next = queue.next().now_or_never();
+        next.inspect(|key| queue.done(key, Outcome::Wait(None))).is_some()
+    };
+    assert!(deliver("1"), "the write of somebody else");
+    let stored = version("1");
+    writes.written(&key(), &stored, &Arc::new(version("2")), Some(&stored));
+    assert!(!deliver("2"));
+    assert!(deliver("3"));
+}
+
 /// The status of a request in which imperative eviction is active.
 fn evicting() -> Value {
     json!({
@@ -162,6 +195,7 @@ impl Scenario {
                 Arc::new(queue),
                 Arc::default(),
                 Arc::clone(&gone_pods),
+                Arc::default(),
             ),
             gone_pods,
             received,
@@ -190,6 +224,7 @@ impl Scenario {
             Arc::default(),
             options,
             queue,
+            Arc::default(),
             Arc::default(),
             Arc::default(),
         );

@@ -27,6 +27,7 @@ fn with_drydock(
         queue,
         Arc::default(),
         Arc::default(),
+        Arc::default(),
     );
     (controller, received)
 }
@@ -206,6 +207,7 @@ async fn times_in_objects_are_those_of_the_server() {
             Arc::default(),
             options,
             queue,
+            Arc::default(),
             Arc::default(),
             Arc::default(),
         );

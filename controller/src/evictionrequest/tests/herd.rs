@@ -114,6 +114,7 @@ async fn freed_place_costs_few_evictions() {
         Arc::new(queue),
         Arc::default(),
         Arc::default(),
+        Arc::default(),
     );
     for number in 0..PODS {
         controller.queue.add(("shop".to_owned(), format!("uid-{number}")));
