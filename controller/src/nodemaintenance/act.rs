@@ -192,8 +192,7 @@ impl PlanExecutor {
         }
     }
 
-    /// Changes a node. What somebody undid is restored at a slower pace each time, and a message alone waits for another
-    /// change. `None` when the node is not as planned.
+    /// Changes a node. What somebody undid is restored at a slower pace each time. `None` when the node is not as planned.
     async fn hold_or_release(
         &self,
         observed: &ObservedCluster,
@@ -204,11 +203,6 @@ impl PlanExecutor {
         let name = node_name(observed, index);
         let change = self.change_node(observed, index, action);
         let before = observed.nodes.get(index);
-        if before.is_some_and(|node| node_state::changes_only_message(node, action))
-            && !lock(&self.pace).may_write_message(name, self.context.clock.now())
-        {
-            return Some(());
-        }
         let Some(record) = before.and_then(|node| node_state::repaired_record(node, action)) else {
             let changed = self.paced(Item::Node(name.to_owned()), Some(round), change).await;
             return changed.map(drop);

@@ -159,27 +159,6 @@ pub fn repaired_record<'a>(node: &Node, action: &'a NodeAction) -> Option<&'a No
     is_undone.then_some(after)
 }
 
-/// Whether the action changes nothing but the message in the record of the node.
-#[must_use]
-pub fn changes_only_message(node: &Node, action: &NodeAction) -> bool {
-    let NodeAction::Hold {
-        record: after,
-        is_tainted,
-        is_restored: false,
-    } = action
-    else {
-        return false;
-    };
-    let is_unschedulable = node.spec.as_ref().and_then(|spec| spec.unschedulable);
-    let before = record(node).map(|before| NodeRecord {
-        message: after.message.clone(),
-        ..before
-    });
-    is_unschedulable == Some(true)
-        && *is_tainted == self::is_tainted(node)
-        && before.is_some_and(|before| before == *after)
-}
-
 /// The merge patch for the action, with the resource version of the node as a precondition.
 #[must_use]
 pub fn patch(node: &Node, action: &NodeAction) -> Value {
@@ -312,41 +291,6 @@ mod tests {
         assert_eq!(record.draining().map(|one| one.name.as_str()), Some("b"));
         record.vanished = vec!["b".to_owned()];
         assert_eq!(record.draining(), None);
-    }
-
-    #[test]
-    fn changes_of_the_message_alone_are_known() {
-        let before = NodeRecord {
-            message: "Draining".to_owned(),
-            ..NodeRecord::default()
-        };
-        let mut node = node(&json!([]), Some(&serde_json::to_string(&before).unwrap()));
-        let hold = |record: &NodeRecord, is_tainted, is_restored| NodeAction::Hold {
-            record: record.clone(),
-            is_tainted,
-            is_restored,
-        };
-        let drained = NodeRecord {
-            message: DRAINED_MESSAGE.to_owned(),
-            ..before.clone()
-        };
-        let is_message = |node: &Node, record, is_tainted, is_restored| {
-            changes_only_message(node, &hold(record, is_tainted, is_restored))
-        };
-        assert!(
-            !is_message(&node, &drained, false, false),
-            "the cordon is missing"
-        );
-        node.spec.as_mut().unwrap().unschedulable = Some(true);
-        assert!(is_message(&node, &drained, false, false));
-        assert!(!is_message(&node, &drained, true, false) && !is_message(&node, &drained, false, true));
-        let other = NodeRecord {
-            was_unschedulable: true,
-            ..drained.clone()
-        };
-        assert!(!is_message(&node, &other, false, false));
-        node.metadata.annotations = None;
-        assert!(!is_message(&node, &before, false, false));
     }
 
     #[test]

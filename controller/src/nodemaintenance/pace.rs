@@ -1,6 +1,5 @@
 //! The pace of writes: an item whose write failed, or was undone by somebody, waits alone, with a growing delay, and a
-//! status is written at most once a second, and a message on a node waits for another change of the node for a while. Losing
-//! this state changes no decision.
+//! status is written at most once a second. Losing this state changes no decision.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,9 +18,6 @@ const LONGEST_REPAIR: Duration = Duration::from_mins(1);
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 /// The shortest interval between two writes of a status that differ in counts and messages only.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a node's new message waits for another change of the node. Every write of a node is sent to all who watch nodes,
-/// and most nodes of a drain are done shortly before they get their taint.
-const MESSAGE_DELAY: Duration = Duration::from_secs(5);
 
 /// What is written.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -54,8 +50,6 @@ pub struct Pace {
     statuses: HashMap<String, Timestamp>,
     /// When the first of the statuses that were put off is due.
     next_status: Option<Timestamp>,
-    /// When the new message of each node is due.
-    messages: HashMap<String, Timestamp>,
 }
 
 impl Pace {
@@ -63,7 +57,6 @@ impl Pace {
     pub fn begin(&mut self, now: Timestamp) {
         let oldest = now.checked_sub(FORGOTTEN_AFTER).unwrap_or(Timestamp::MIN);
         self.waiting.retain(|_, waiting| waiting.until > oldest);
-        self.messages.retain(|_, due| *due > oldest);
         let recent = now.checked_sub(STATUS_INTERVAL).unwrap_or(Timestamp::MIN);
         self.statuses.retain(|_, written| *written > recent);
         self.next_status = None;
@@ -78,20 +71,6 @@ impl Pace {
     /// The item was written.
     pub fn succeeded(&mut self, item: &Item) {
         self.waiting.remove(item);
-        if let Item::Node(name) = item {
-            self.messages.remove(name);
-        }
-    }
-
-    /// Whether a node's new message may be written now although nothing else of the node changes. If not, [`Pace::next`] says
-    /// when.
-    pub fn may_write_message(&mut self, node: &str, now: Timestamp) -> bool {
-        let due = self.messages.get(node).copied().unwrap_or_else(|| {
-            let due = now.checked_add(MESSAGE_DELAY).unwrap_or(now);
-            self.messages.insert(node.to_owned(), due);
-            due
-        });
-        due <= now
     }
 
     /// What somebody undid was written once more. Returns how often that has happened; it begins anew after
@@ -141,9 +120,7 @@ impl Pace {
     #[must_use]
     pub fn next(&self, now: Timestamp) -> Option<Timestamp> {
         let waiting = self.waiting.values().map(|waiting| waiting.until);
-        let messages = self.messages.values().copied();
-        let all = waiting.chain(messages).chain(self.next_status);
-        all.filter(|until| *until > now).min()
+        waiting.chain(self.next_status).filter(|until| *until > now).min()
     }
 }
 
@@ -210,17 +187,6 @@ mod tests {
         pace.begin(at(1000));
         assert!(pace.may_write_status("m", at(1000)));
         assert_eq!(pace.next(at(1000)), None);
-    }
-
-    #[test]
-    fn messages_of_nodes_wait_unless_the_node_is_written_anyway() {
-        let mut pace = Pace::default();
-        assert!(!pace.may_write_message("a", at(0)) && !pace.may_write_message("a", at(4999)));
-        assert_eq!(pace.next(at(0)), Some(at(5000)));
-        assert!(pace.may_write_message("a", at(5000)));
-        pace.succeeded(&Item::Node("a".to_owned()));
-        assert_eq!(pace.next(at(0)), None);
-        assert!(!pace.may_write_message("a", at(6000)), "the next one waits again");
     }
 
     #[test]
