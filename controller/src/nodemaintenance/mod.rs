@@ -43,8 +43,8 @@ use plan::plan;
 /// How long changes are collected before a reconciliation: they come in bursts.
 const BATCH_DELAY: Duration = Duration::from_millis(100);
 /// The delay before a reconciliation is at least this many times the duration of the last planning, so that planning
-/// takes at most about six percent of a core, however large the cluster is.
-const BATCH_DELAY_FACTOR: u32 = 15;
+/// takes at most about three percent of a core, however large the cluster is.
+const BATCH_DELAY_FACTOR: u32 = 30;
 /// The longest delay before a reconciliation.
 const MAX_BATCH_DELAY: Duration = Duration::from_secs(5);
 
