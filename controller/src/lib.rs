@@ -39,7 +39,7 @@
 //!
 //! ```text
 //! evictionrequest    act, observe ▶ status ▶ decide ▶ attempts ▶ blocked ▶ snapshot ▶ refusal, interceptors ▶
-//!                    budget, reason; broker
+//!                    budget, reason; broker, gone_pods, undelivered_writes
 //! nodemaintenance    act ▶ act::requests, act::freshness ▶ observe; act ▶ act::completion, act::announcements, pace
 //!                    observe ▶ components, recovery, index ▶ request_facts ▶ model ▶ node_state ▶ drain_plan, successor,
 //!                    replacement, shared

@@ -81,8 +81,8 @@ async fn own_writes_are_not_queued_again() {
         next.inspect(|key| queue.done(key, Outcome::Wait(None))).is_some()
     };
     assert!(deliver("1"), "the write of somebody else");
-    let stored = version("1");
-    writes.written(&key(), &stored, &Arc::new(version("2")), Some(&stored));
+    let first = version("1");
+    writes.written(&key(), &first, &Arc::new(version("2")), Some(&first));
     assert!(!deliver("2"));
     assert!(deliver("3"));
 }

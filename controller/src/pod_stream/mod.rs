@@ -88,7 +88,7 @@ fn lines(body: Body, is_json: Arc<AtomicBool>) -> UnsyncBoxBody<Bytes, BoxError>
 /// The body of an error in JSON, empty if it is not one: then the code tells what it can.
 async fn error(body: Body) -> UnsyncBoxBody<Bytes, BoxError> {
     let body = Limited::new(body, MAX_ERROR_BYTES).collect().await;
-    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+    let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
     let status = Object::parse(&body).ok();
     let json = status
         .and_then(|status| serde_json::to_vec(&status).ok())
