@@ -29,6 +29,8 @@ use crate::lease_fence::LeaseFence;
 
 /// The name of the Lease.
 const LEASE: &str = "drydock-controller";
+/// How long an attempt to acquire the Lease may go on after shutdown was requested.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The durations of leader election, named as in client-go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,7 +210,8 @@ impl Election {
     }
 
     /// Tries until this candidate holds the Lease; `false` when cancelled before. It does not try while `why_not` names a
-    /// reason why this process could not act.
+    /// reason why this process could not act. An attempt is not dropped on the way: if it has written the Lease, others would
+    /// wait until that expires, since nobody would release it.
     pub async fn acquire(
         &mut self,
         why_not: impl Fn() -> Option<String>,
@@ -231,8 +234,15 @@ impl Election {
                     () = tokio::time::sleep(self.timing.retry_period) => continue,
                 }
             }
+            if cancel.is_cancelled() {
+                return false;
+            }
+            let given_up = async {
+                cancel.cancelled().await;
+                tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
+            };
             let leadership = tokio::select! {
-                () = cancel.cancelled() => return false,
+                () = given_up => return false,
                 leadership = self.try_acquire_or_renew() => leadership,
             };
             match leadership {
@@ -460,6 +470,46 @@ mod tests {
         api.candidate("a").try_acquire_or_renew().await.unwrap();
         a.release().await;
         assert_eq!(holder(&api.stored()), "");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lease_that_is_acquired_during_shutdown_is_released() {
+        let api = LeaseApi::new();
+        let mut a = api.candidate("a");
+        let cancel = CancellationToken::new();
+        {
+            let acquiring = a.acquire(|| None, &cancel);
+            tokio::pin!(acquiring);
+            assert!(futures_util::poll!(&mut acquiring).is_pending());
+            cancel.cancel();
+            assert!(acquiring.await);
+        }
+        assert_eq!(a.renew_until_lost(&cancel).await, LeadershipEnd::Cancelled);
+        a.release().await;
+        assert_eq!(holder(&api.stored()), "");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn shutdown_does_not_wait_long_for_an_api_that_does_not_answer() {
+        let host = Client::new(
+            tower::service_fn(|_: http::Request<kube::client::Body>| {
+                std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
+            }),
+            "default",
+        );
+        let mut a = LeaseApi {
+            host,
+            state: Arc::default(),
+        }
+        .candidate("a");
+        let cancel = CancellationToken::new();
+        let started = Instant::now();
+        let acquiring = a.acquire(|| None, &cancel);
+        tokio::pin!(acquiring);
+        assert!(futures_util::poll!(&mut acquiring).is_pending());
+        cancel.cancel();
+        assert!(!acquiring.await);
+        assert_eq!(started.elapsed(), SHUTDOWN_TIMEOUT);
     }
 
     #[tokio::test(start_paused = true)]
