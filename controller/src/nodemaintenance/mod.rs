@@ -11,6 +11,7 @@ pub mod node_state;
 pub mod observe;
 pub mod pace;
 pub mod plan;
+pub mod planning_rate;
 pub mod recovery;
 pub mod replacement;
 pub mod request_facts;
@@ -19,18 +20,18 @@ mod scale;
 pub mod shared;
 pub mod successor;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use drydock_proto::kinds::evictionrequest::EvictionRequest;
 use drydock_proto::kinds::nodemaintenance::NodeMaintenance;
 use k8s_openapi::api::core::v1::{Namespace, Node};
+use tokio::time::Instant;
 
 use crate::context::Context;
 use crate::informer::Change;
 use crate::pod::Pod;
 use crate::stores::{Informers, Stores};
+use crate::sync::lock;
 use crate::work_queue::{Outcome, WorkQueue};
 
 pub use act::DeletedRequests;
@@ -39,14 +40,7 @@ pub use index::ClusterIndex;
 use model::StaticPods;
 use observe::Observer;
 use plan::plan;
-
-/// How long changes are collected before a reconciliation: they come in bursts.
-const BATCH_DELAY: Duration = Duration::from_millis(100);
-/// The delay before a reconciliation is at least this many times the duration of the last planning, so that planning
-/// takes at most about three percent of a core, however large the cluster is.
-const BATCH_DELAY_FACTOR: u32 = 30;
-/// The longest delay before a reconciliation.
-const MAX_BATCH_DELAY: Duration = Duration::from_secs(5);
+use planning_rate::PlanningRate;
 
 /// The nodemaintenance controller.
 #[derive(Debug)]
@@ -54,8 +48,7 @@ pub struct Controller {
     context: Arc<Context>,
     observer: Arc<Observer>,
     executor: PlanExecutor,
-    /// The duration of the last observation and planning, in milliseconds.
-    last_duration: AtomicU64,
+    rate: Mutex<PlanningRate>,
 }
 
 impl Controller {
@@ -71,7 +64,7 @@ impl Controller {
             observer: Arc::new(Observer::new(context.stores.clone(), index, static_pods)),
             executor: PlanExecutor::new(Arc::clone(&context), deleted),
             context,
-            last_duration: AtomicU64::new(0),
+            rate: Mutex::default(),
         }
     }
 
@@ -81,9 +74,9 @@ impl Controller {
     ///
     /// Resumes a panic of the planner.
     pub async fn reconcile(&self) -> Outcome {
-        let last = Duration::from_millis(self.last_duration.load(Ordering::Relaxed));
-        let delay = last.saturating_mul(BATCH_DELAY_FACTOR);
-        tokio::time::sleep(delay.clamp(BATCH_DELAY, MAX_BATCH_DELAY)).await;
+        let delay = lock(&self.rate).delay(Instant::now());
+        tokio::time::sleep(delay).await;
+        let started = Instant::now();
         let begun = self.context.clock.now();
         let (source, refused) = (Arc::clone(&self.observer), self.executor.refusals());
         // Large clusters take long to plan, and workers of the runtime have other tasks.
@@ -101,9 +94,8 @@ impl Controller {
                 Err(_) => return Outcome::Retry,
             },
         };
-        let took = self.context.clock.now().duration_since(begun).as_millis();
-        self.last_duration
-            .store(u64::try_from(took).unwrap_or(0), Ordering::Relaxed);
+        let ended = Instant::now();
+        lock(&self.rate).planned(ended - started, ended);
         let again = self.executor.execute(&observation.cluster, &plan).await;
         Outcome::Wait(plan.next.into_iter().chain(observation.next).chain(again).min())
     }

@@ -1,0 +1,87 @@
+//! How soon a planning follows the one before.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long changes are collected before a planning: they come in bursts.
+const BATCH_DELAY: Duration = Duration::from_millis(100);
+/// How many times its duration a planning is paid for: planning takes at most about three percent of a core, however large
+/// the cluster is.
+const COST_FACTOR: u32 = 30;
+/// How much may be unpaid without a delay. So the first plannings of a maintenance, each of which waits for what the one before
+/// has written, follow each other closely, also in a large cluster.
+const CREDIT: Duration = Duration::from_secs(4);
+/// The longest delay before a planning.
+const MAX_DELAY: Duration = Duration::from_secs(5);
+
+/// Limits the CPU time of planning: the time until the next one pays for those before.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PlanningRate {
+    /// When all plannings so far are paid for.
+    paid_at: Option<Instant>,
+}
+
+impl PlanningRate {
+    /// How long to wait before the next planning.
+    #[must_use]
+    pub fn delay(&self, now: Instant) -> Duration {
+        self.unpaid(now)
+            .saturating_sub(CREDIT)
+            .clamp(BATCH_DELAY, MAX_DELAY)
+    }
+
+    /// A planning has ended that took this long.
+    pub fn planned(&mut self, took: Duration, now: Instant) {
+        let unpaid = self.unpaid(now) + took.saturating_mul(COST_FACTOR);
+        self.paid_at = Some(now + unpaid.min(CREDIT + MAX_DELAY));
+    }
+
+    fn unpaid(&self, now: Instant) -> Duration {
+        self.paid_at
+            .map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The delays before plannings of this duration, each of which begins after its delay.
+    fn delays(rate: &mut PlanningRate, now: &mut Instant, took: Duration, count: usize) -> Vec<Duration> {
+        let mut delays = Vec::new();
+        for _ in 0..count {
+            let delay = rate.delay(*now);
+            *now += delay + took;
+            rate.planned(took, *now);
+            delays.push(delay);
+        }
+        delays
+    }
+
+    #[test]
+    fn first_plannings_follow_each_other_and_later_ones_take_a_small_share_of_a_core() {
+        let took = Duration::from_millis(40);
+        let (mut rate, mut now) = (PlanningRate::default(), Instant::now());
+        let first = delays(&mut rate, &mut now, took, 4);
+        assert_eq!(first, [BATCH_DELAY; 4]);
+        delays(&mut rate, &mut now, took, 4);
+        let begun = now;
+        let later = delays(&mut rate, &mut now, took, 100);
+        assert!(later.iter().all(|delay| *delay > BATCH_DELAY), "{later:?}");
+        let share = (took * 100).as_secs_f64() / (now - begun).as_secs_f64();
+        assert!((0.03..=0.035).contains(&share), "{share}");
+        now += CREDIT + MAX_DELAY;
+        assert_eq!(delays(&mut rate, &mut now, took, 4), first);
+    }
+
+    #[test]
+    fn delays_are_bounded_and_one_long_planning_does_not_hold_up_short_ones_for_long() {
+        let (mut rate, mut now) = (PlanningRate::default(), Instant::now());
+        let long = delays(&mut rate, &mut now, Duration::from_secs(10), 20);
+        assert!(long.iter().all(|delay| *delay <= MAX_DELAY), "{long:?}");
+        assert_eq!(long.last(), Some(&MAX_DELAY));
+        let short = delays(&mut rate, &mut now, Duration::ZERO, 2);
+        assert_eq!(short, [MAX_DELAY, BATCH_DELAY]);
+    }
+}
