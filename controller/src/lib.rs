@@ -32,6 +32,7 @@
 //! api, pod, metrics, deadline_queue, lease_fence, server_time,    API calls, the pod type, metrics, timers, clocks,
 //! watch_health                                                    whether watches work
 //! backoff, conditions, rejection, request_labels                  retry delays, conditions and messages, labels
+//! wakeups                                                         how often the thread of the controllers wakes
 //! token_bucket, sync                                              limits of rates, locks
 //! ```
 //!
@@ -91,6 +92,7 @@ mod sync;
 pub mod temporary_requests;
 pub mod token_bucket;
 pub mod transport;
+pub mod wakeups;
 pub mod watch_health;
 pub mod watch_metrics;
 pub mod work_queue;

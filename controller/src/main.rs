@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use drydock_controller::config::{Config, ConfigError};
-use drydock_controller::server;
+use drydock_controller::{server, wakeups};
 use tokio::runtime::Builder;
 
 #[cfg(feature = "jemalloc")]
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 
 fn start(config: Config) -> anyhow::Result<()> {
     server::init_logging(&config.log)?;
-    let controllers = Builder::new_current_thread().enable_all().build()?;
+    let controllers = wakeups::runtime()?;
     let secure_port = Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("secure-port")

@@ -4,8 +4,8 @@
 //! controllers stop and the process exits; after a restart it decides again from the stored objects.
 //!
 //! Controllers and watches share one thread: they wait for servers most of the time, and threads that wake each other cost
-//! more than they compute. Plans and rules are computed by threads of their own. The secure port has one too, so whoever
-//! connects to it does not hold up the renewals of the Lease.
+//! more than they compute. [`wakeups`](crate::wakeups) says how often it wakes. Plans and rules are computed by threads of
+//! their own. The secure port has one too, so whoever connects to it does not hold up the renewals of the Lease.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -51,8 +51,8 @@ use crate::{daemonset, evictionrequest, nodemaintenance};
 
 /// How long shutdown waits for queued Events to be written.
 const EVENT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many eviction requests are reconciled at a time.
-const REQUEST_WORKERS: usize = 32;
+/// How many eviction requests are reconciled at a time. Each waits for a server, or for the next wakeup, most of the time.
+const REQUEST_WORKERS: usize = 64;
 /// How many DaemonSet pods are handled at a time.
 const DAEMON_SET_WORKERS: usize = 8;
 /// How many eviction interceptors are reconciled at a time.

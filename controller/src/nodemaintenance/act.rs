@@ -40,7 +40,7 @@ pub use requests::DeletedRequests;
 use requests::{Requester, Written};
 
 /// How many calls are in flight at a time.
-const CONCURRENT_CALLS: usize = 16;
+const CONCURRENT_CALLS: usize = 32;
 /// How many requests are changed before the cluster is observed again.
 const MAX_REQUESTS_PER_PLAN: usize = 2000;
 /// How long nodes and requests are changed before the cluster is observed again.
