@@ -15,6 +15,7 @@
 //! DRYDOCK_DRAIN_PODS=1000          the pods of a drain (the goals are for 5000)
 //! DRYDOCK_DRAIN_NODES=50           its nodes (250)
 //! DRYDOCK_DRAIN_ROADS=direct,aggregator
+//! DRYDOCK_DRAIN_REPEAT=1           how often each road is measured, each time beside a floor of its own; medians are reported
 //! DRYDOCK_DRAIN_KUBECTL=60         the seconds that kubectl drain gets; 0 leaves it out
 //! DRYDOCK_DRAIN_FINISHED=2000      the finished requests at rest (the goals are for 150000 in all)
 //! DRYDOCK_DRAIN_LIVE=500           the waiting ones

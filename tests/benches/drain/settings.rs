@@ -21,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) pods: u64,
     /// The nodes of a drain.
     pub(crate) nodes: u64,
+    /// How often each road is measured.
+    pub(crate) repeat: u64,
     /// The time of `kubectl drain`; zero leaves it out.
     pub(crate) kubectl: Duration,
     /// The finished requests at rest.
@@ -46,6 +48,7 @@ impl Settings {
             scenarios,
             pods: number("DRYDOCK_DRAIN_PODS", 1000)?,
             nodes: number("DRYDOCK_DRAIN_NODES", 50)?,
+            repeat: number("DRYDOCK_DRAIN_REPEAT", 1)?.max(1),
             kubectl: Duration::from_secs(number("DRYDOCK_DRAIN_KUBECTL", 60)?),
             finished: number("DRYDOCK_DRAIN_FINISHED", 2000)?,
             live: number("DRYDOCK_DRAIN_LIVE", 500)?,

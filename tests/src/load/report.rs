@@ -79,7 +79,9 @@ pub enum Goal {
 }
 
 impl Goal {
-    fn unit(self) -> Unit {
+    /// The unit.
+    #[must_use]
+    pub fn unit(self) -> Unit {
         match self {
             Self::AtLeast(_, unit) | Self::AtMost(_, unit) | Self::None(unit) => unit,
         }
