@@ -6,40 +6,41 @@ use tokio::time::Instant;
 
 /// How long changes are collected before a planning: they come in bursts.
 const BATCH_DELAY: Duration = Duration::from_millis(100);
-/// How many times its duration a planning is paid for: planning takes at most about three percent of a core, however large
-/// the cluster is.
-const COST_FACTOR: u32 = 30;
-/// How much may be unpaid without a delay. So the first plannings of a maintenance, each of which waits for what the one before
-/// has written, follow each other closely, also in a large cluster.
-const CREDIT: Duration = Duration::from_secs(4);
+/// How many times its duration the pause after a planning lasts: planning takes at most about three percent of a core, however
+/// large the cluster is.
+const PAUSE_FACTOR: u32 = 30;
+/// How much of these pauses may be made up for later. So the first plannings of a maintenance, each of which waits for what the
+/// one before has written, follow each other closely, also in a large cluster.
+const MAX_OWED: Duration = Duration::from_secs(4);
 /// The longest delay before a planning.
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
-/// Limits the CPU time of planning: the time until the next one pays for those before.
+/// Limits the CPU time of planning.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PlanningRate {
-    /// When all plannings so far are paid for.
-    paid_at: Option<Instant>,
+    /// When the pauses after all plannings so far are over, one after the other.
+    paused_until: Option<Instant>,
 }
 
 impl PlanningRate {
     /// How long to wait before the next planning.
     #[must_use]
     pub fn delay(&self, now: Instant) -> Duration {
-        self.unpaid(now)
-            .saturating_sub(CREDIT)
+        self.owed(now)
+            .saturating_sub(MAX_OWED)
             .clamp(BATCH_DELAY, MAX_DELAY)
     }
 
     /// A planning has ended that took this long.
     pub fn planned(&mut self, took: Duration, now: Instant) {
-        let unpaid = self.unpaid(now) + took.saturating_mul(COST_FACTOR);
-        self.paid_at = Some(now + unpaid.min(CREDIT + MAX_DELAY));
+        let owed = self.owed(now) + took.saturating_mul(PAUSE_FACTOR);
+        self.paused_until = Some(now + owed.min(MAX_OWED + MAX_DELAY));
     }
 
-    fn unpaid(&self, now: Instant) -> Duration {
-        self.paid_at
-            .map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
+    /// What is left of the pauses.
+    fn owed(&self, now: Instant) -> Duration {
+        self.paused_until
+            .map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 }
 
@@ -71,7 +72,7 @@ mod tests {
         assert!(later.iter().all(|delay| *delay > BATCH_DELAY), "{later:?}");
         let share = (took * 100).as_secs_f64() / (now - begun).as_secs_f64();
         assert!((0.03..=0.035).contains(&share), "{share}");
-        now += CREDIT + MAX_DELAY;
+        now += MAX_OWED + MAX_DELAY;
         assert_eq!(delays(&mut rate, &mut now, took, 4), first);
     }
 
