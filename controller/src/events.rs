@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use drydock_machinery::clock::Clock;
+use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
@@ -40,6 +41,8 @@ const MAX_NOTE: usize = 1024;
 const USUAL_BURST: f64 = 100.0;
 /// How many of them are published a second after that.
 const USUAL_RATE: f64 = 2.0;
+/// How many Events are written at a time: each takes until the next wakeup.
+const CONCURRENT_WRITES: usize = 8;
 /// The deadline of one write.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -277,32 +280,36 @@ fn oldest(now: Timestamp) -> Timestamp {
 
 /// Writes queued Events to the host cluster. After cancellation it writes what is still queued; the caller bounds how
 /// long that may take.
-pub async fn write_queued(
-    client: Client,
-    mut queued: mpsc::Receiver<QueuedEvent>,
-    cancel: CancellationToken,
-) {
-    loop {
+pub async fn write_queued(client: Client, queued: mpsc::Receiver<QueuedEvent>, cancel: CancellationToken) {
+    let events = stream::unfold((queued, cancel), |(mut queued, cancel)| async {
         let next = tokio::select! {
             next = queued.recv() => next,
             () = cancel.cancelled() => queued.try_recv().ok(),
         };
-        let Some(next) = next else { return };
-        let namespace = next.event.metadata.namespace.clone().unwrap_or_default();
-        let events: Api<Event> = Api::namespaced(client.clone(), &namespace);
-        match tokio::time::timeout(WRITE_DEADLINE, events.create(&PostParams::default(), &next.event)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "writing an event failed");
-                next.forget();
-            }
-            Err(_) => {
-                tracing::debug!("writing an event timed out");
-                next.forget();
-            }
+        Some((next?, (queued, cancel)))
+    });
+    events
+        .for_each_concurrent(CONCURRENT_WRITES, |event| write(&client, event))
+        .await;
+}
+
+async fn write(client: &Client, queued: QueuedEvent) {
+    let namespace = queued.event.metadata.namespace.clone().unwrap_or_default();
+    let events: Api<Event> = Api::namespaced(client.clone(), &namespace);
+    match tokio::time::timeout(
+        WRITE_DEADLINE,
+        events.create(&PostParams::default(), &queued.event),
+    )
+    .await
+    {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "writing an event failed");
+            queued.forget();
         }
-        if cancel.is_cancelled() && queued.is_empty() {
-            return;
+        Err(_) => {
+            tracing::debug!("writing an event timed out");
+            queued.forget();
         }
     }
 }
@@ -312,6 +319,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{api_double, clock_at, failure};
     use serde_json::json;
+    use tokio::time::Instant;
 
     fn content(note: &str) -> EventContent {
         EventContent::warning("CordonConflict", "Cordon", note)
@@ -396,5 +404,26 @@ mod tests {
         drop(recorder);
         writing.await.unwrap();
         assert_eq!(received.lock().unwrap().len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn write_that_hangs_holds_up_no_other_also_after_cancellation() {
+        let (recorder, queued) = EventRecorder::new(clock_at(0), "me");
+        let begun = Arc::<Mutex<Vec<Instant>>>::default();
+        let times = Arc::clone(&begun);
+        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
+            lock(&times).push(Instant::now());
+            std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
+        });
+        let node = node_reference("one");
+        for note in ["a", "b", "c"] {
+            recorder.publish(&node, content(note));
+        }
+        let cancel = CancellationToken::new();
+        cancel.cancel();
+        let started = Instant::now();
+        write_queued(Client::new(service, "default"), queued, cancel).await;
+        assert_eq!(*lock(&begun), [started; 3]);
+        assert_eq!(started.elapsed(), WRITE_DEADLINE);
     }
 }
