@@ -317,7 +317,7 @@ async fn write(client: &Client, queued: QueuedEvent) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{api_double, clock_at, failure};
+    use crate::fixtures::{api_double, clock_at, failure, silent_api};
     use serde_json::json;
     use tokio::time::Instant;
 
@@ -409,12 +409,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn write_that_hangs_holds_up_no_other_also_after_cancellation() {
         let (recorder, queued) = EventRecorder::new(clock_at(0), "me");
-        let begun = Arc::<Mutex<Vec<Instant>>>::default();
-        let times = Arc::clone(&begun);
-        let service = tower::service_fn(move |_: http::Request<kube::client::Body>| {
-            lock(&times).push(Instant::now());
-            std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
-        });
+        let (client, begun) = silent_api();
         let node = node_reference("one");
         for note in ["a", "b", "c"] {
             recorder.publish(&node, content(note));
@@ -422,7 +417,7 @@ mod tests {
         let cancel = CancellationToken::new();
         cancel.cancel();
         let started = Instant::now();
-        write_queued(Client::new(service, "default"), queued, cancel).await;
+        write_queued(client, queued, cancel).await;
         assert_eq!(*lock(&begun), [started; 3]);
         assert_eq!(started.elapsed(), WRITE_DEADLINE);
     }

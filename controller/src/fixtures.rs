@@ -3,10 +3,14 @@
 use std::sync::{Arc, Mutex};
 
 use drydock_machinery::clock::{Clock, ManualClock};
+use http::{Request, Response};
 use jiff::Timestamp;
 use kube::Client;
+use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::time::Instant;
+use tower::BoxError;
 
 use crate::api::Clients;
 use crate::context::Context;
@@ -35,6 +39,20 @@ impl ReceivedRequest {
 
 /// The requests that an API double received, in order.
 pub(crate) type Received = Arc<Mutex<Vec<ReceivedRequest>>>;
+
+/// When the calls to an API double began, in order.
+pub(crate) type Begun = Arc<Mutex<Vec<Instant>>>;
+
+/// A client of an API that never responds.
+pub(crate) fn silent_api() -> (Client, Begun) {
+    let begun = Begun::default();
+    let calls = Arc::clone(&begun);
+    let service = tower::service_fn(move |_: Request<Body>| {
+        calls.lock().unwrap().push(Instant::now());
+        std::future::pending::<Result<Response<Body>, BoxError>>()
+    });
+    (Client::new(service, "default"), begun)
+}
 
 /// Clients of one API double that responds by a function of the request and records what it receives.
 pub(crate) fn api_double(

@@ -330,7 +330,7 @@ fn log_release(released: Result<bool, Error>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{api_double, clock_at, failure, typed};
+    use crate::fixtures::{api_double, clock_at, failure, silent_api, typed};
     use serde_json::{Value, json};
     use std::sync::Mutex;
 
@@ -491,12 +491,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn shutdown_does_not_wait_long_for_an_api_that_does_not_answer() {
-        let host = Client::new(
-            tower::service_fn(|_: http::Request<kube::client::Body>| {
-                std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
-            }),
-            "default",
-        );
+        let (host, _) = silent_api();
         let mut a = LeaseApi {
             host,
             state: Arc::default(),

@@ -171,6 +171,7 @@ fn gone() -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::silent_api;
 
     async fn advance(seconds: u64) {
         tokio::time::advance(Duration::from_secs(seconds)).await;
@@ -223,12 +224,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn server_that_never_responds_fails_after_a_deadline() {
-        let silent = tower::service_fn(|_: Request<Body>| async {
-            std::future::pending::<()>().await;
-            Ok::<_, kube::Error>(http::Response::new(Body::empty()))
-        });
+        let (silent, _) = silent_api();
         let health = Arc::new(WatchHealth::default());
-        let client = observed_client(Client::new(silent, "default"), Arc::clone(&health));
+        let client = observed_client(silent, Arc::clone(&health));
         let request = Request::get("/api/v1/pods?&watch=true")
             .body(Body::empty())
             .unwrap();
