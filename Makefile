@@ -19,8 +19,8 @@ tools: ## Installs the Debian packages that a build needs
 
 .PHONY: build
 build: tools ## Builds drydock-apiserver, drydock-controller and kubectl-drydock into bin/
-	@$(CARGO) build --locked --release -p drydock-server -p drydock-controller -p drydock-cli
-	@mkdir -p bin && cp "$(CARGO_TARGET_DIR)"/release/{drydock-apiserver,drydock-controller,kubectl-drydock} cli/kubectl_complete-drydock bin/
+	@$(CARGO) build --locked --profile dist -p drydock-server -p drydock-controller -p drydock-cli
+	@mkdir -p bin && cp "$(CARGO_TARGET_DIR)"/dist/{drydock-apiserver,drydock-controller,kubectl-drydock} cli/kubectl_complete-drydock bin/
 
 .PHONY: run
 run: build ## Runs server and controller without a cluster, with demo objects; Ctrl-C stops it
