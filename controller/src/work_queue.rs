@@ -10,7 +10,7 @@
 //! The queue is bounded by the number of objects, as it contains only their keys. While no worker runs, as in a replica that does
 //! not lead, it forgets the keys of objects that are gone. Start at [`run`].
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex};
@@ -75,15 +75,22 @@ struct State<K> {
     forget_at: usize,
     /// Keys for the next workers, in order.
     ready: VecDeque<K>,
-    /// When the ready keys were added.
-    added_at: HashMap<K, Timestamp>,
-    /// Since when workers process keys.
-    processing: HashMap<K, Timestamp>,
-    /// Keys that were added while they were processed.
-    dirty: HashSet<K>,
-    /// Consecutive failures.
-    failures: HashMap<K, u32>,
+    /// The keys that are ready, that a worker processes, and that have failed.
+    keys: HashMap<K, KeyState>,
     deadlines: DeadlineQueue<K>,
+}
+
+/// What is known of a key.
+#[derive(Debug, Clone, Copy, Default)]
+struct KeyState {
+    /// Since when it is ready.
+    ready_since: Option<Timestamp>,
+    /// Since when a worker processes it.
+    processed_since: Option<Timestamp>,
+    /// Whether it was added while a worker processes it.
+    is_dirty: bool,
+    /// Consecutive failures.
+    failures: u32,
 }
 
 impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
@@ -96,10 +103,7 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
                 is_run: false,
                 forget_at: FORGET_FROM,
                 ready: VecDeque::new(),
-                added_at: HashMap::new(),
-                processing: HashMap::new(),
-                dirty: HashSet::new(),
-                failures: HashMap::new(),
+                keys: HashMap::new(),
                 deadlines: DeadlineQueue::default(),
             }),
             ready: Notify::new(),
@@ -124,26 +128,36 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
     }
 
     fn enqueue(&self, state: &mut State<K>, key: K, now: Timestamp) {
-        if state.processing.contains_key(&key) {
-            state.dirty.insert(key);
-        } else if !state.added_at.contains_key(&key) {
-            state.added_at.insert(key.clone(), now);
-            state.ready.push_back(key);
-            if !state.is_run && state.ready.len() >= state.forget_at {
-                self.forget_gone(state);
+        if let Some(known) = state.keys.get_mut(&key) {
+            if known.processed_since.is_some() {
+                known.is_dirty = true;
+                return;
             }
-            self.metrics.added(state.ready.len());
-            self.ready.notify_one();
+            if known.ready_since.replace(now).is_some() {
+                return;
+            }
+        } else {
+            let known = KeyState {
+                ready_since: Some(now),
+                ..KeyState::default()
+            };
+            state.keys.insert(key.clone(), known);
         }
+        state.ready.push_back(key);
+        if !state.is_run && state.ready.len() >= state.forget_at {
+            self.forget_gone(state);
+        }
+        self.metrics.added(state.ready.len());
+        self.ready.notify_one();
     }
 
     /// Forgets the ready keys whose objects are gone. Objects that exist are looked at again only when there are twice as many.
     fn forget_gone(&self, state: &mut State<K>) {
-        let State { ready, added_at, .. } = state;
+        let State { ready, keys, .. } = state;
         ready.retain(|key| {
             let is_gone = (self.is_gone)(key);
             if is_gone {
-                added_at.remove(key);
+                keys.remove(key);
             }
             !is_gone
         });
@@ -162,8 +176,8 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
     pub fn processing(&self) -> Vec<SignedDuration> {
         let now = self.clock.now();
         let state = lock(&self.state);
-        let since = state.processing.values();
-        since.map(|since| now.duration_since(*since)).collect()
+        let since = state.keys.values().filter_map(|known| known.processed_since);
+        since.map(|since| now.duration_since(since)).collect()
     }
 
     /// How many keys are ready.
@@ -187,11 +201,13 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         let now = self.clock.now();
         let mut state = lock(&self.state);
         let key = state.ready.pop_front()?;
-        let added_at = state.added_at.remove(&key);
-        state.processing.insert(key.clone(), now);
+        let ready_since = state.keys.get_mut(&key).and_then(|known| {
+            known.processed_since = Some(now);
+            known.ready_since.take()
+        });
         let remaining = state.ready.len();
         drop(state);
-        let waited = added_at.map(|added_at| now.duration_since(added_at));
+        let waited = ready_since.map(|since| now.duration_since(since));
         self.metrics.taken(remaining, waited);
         if remaining > 0 {
             self.ready.notify_one();
@@ -203,19 +219,18 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
     pub fn done(&self, key: &K, outcome: Outcome) {
         let now = self.clock.now();
         let mut state = lock(&self.state);
-        state.processing.remove(key);
+        let known = state.keys.remove(key).unwrap_or_default();
         let deadline = match outcome {
-            Outcome::Wait(at) => {
-                state.failures.remove(key);
-                at
-            }
+            Outcome::Wait(at) => at,
             Outcome::Retry => {
-                let failures = state.failures.entry(key.clone()).or_insert(0);
-                *failures = failures.saturating_add(1);
+                let failures = known.failures.saturating_add(1);
+                let failed = KeyState {
+                    failures,
+                    ..KeyState::default()
+                };
+                state.keys.insert(key.clone(), failed);
                 self.metrics.retried();
-                let delay = backoff(*failures, FIRST_RETRY, LONGEST_RETRY, fastrand::f64());
-                // A change during processing may be the cause of the failure and may recur: it does not cut the delay.
-                state.dirty.remove(key);
+                let delay = backoff(failures, FIRST_RETRY, LONGEST_RETRY, fastrand::f64());
                 now.checked_add(delay).ok()
             }
         };
@@ -225,7 +240,8 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
         }
         // The timer sleeps until the earliest deadline, so it has to know only of a new one.
         let is_earliest = deadline.is_some() && state.deadlines.next() == deadline;
-        if state.dirty.remove(key) {
+        // A change during processing may be the cause of a failure and may recur: it does not cut the delay.
+        if known.is_dirty && outcome != Outcome::Retry {
             self.enqueue(&mut state, key.clone(), now);
         }
         drop(state);
@@ -318,6 +334,7 @@ pub async fn join_all(mut tasks: JoinSet<()>, cancel: &CancellationToken) {
 mod tests {
     use super::*;
     use crate::metrics::Metrics;
+    use std::collections::HashSet;
     use tokio::sync::mpsc;
     use tokio::time::Instant;
 
@@ -371,7 +388,7 @@ mod tests {
         }
         let waiting = queue.len();
         assert!(waiting <= FORGET_FROM, "{waiting}");
-        assert_eq!(lock(&queue.state).added_at.len(), waiting);
+        assert_eq!(lock(&queue.state).keys.len(), waiting);
         queue.begin();
         assert_eq!(queue.len(), 10);
     }
