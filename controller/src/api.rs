@@ -1,5 +1,6 @@
 //! Calls to the Kubernetes API. Every call has a deadline, and errors are classified by what the caller does next.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::future::Future;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use kube::core::response::StatusDetails;
 use kube::{Api, Client};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
 
 /// The deadline of one call. Watches have none.
 const CALL_DEADLINE: Duration = Duration::from_secs(15);
@@ -145,7 +147,7 @@ where
 /// # Errors
 ///
 /// [`Error`].
-pub async fn merge_patch_status<K>(api: &Api<K>, name: &str, patch: &Value) -> Result<K, Error>
+pub async fn merge_patch_status<K>(api: &Api<K>, name: &str, patch: &StatusPatch) -> Result<K, Error>
 where
     K: Clone + DeserializeOwned + Debug,
 {
@@ -220,33 +222,68 @@ where
     Ok(())
 }
 
-/// The merge patch that turns the status `before` into `after`, with the resource version as a precondition. It
-/// replaces whole members of the status; `None` when nothing changes.
+/// A merge patch of a status, with the resource version as a precondition.
+#[derive(Debug, Serialize)]
+pub struct StatusPatch {
+    metadata: Precondition,
+    /// Members of the status as JSON; `None` removes one.
+    status: BTreeMap<String, Option<Box<RawValue>>>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Precondition {
+    resource_version: Option<String>,
+}
+
+impl StatusPatch {
+    fn new(resource_version: Option<&str>, status: BTreeMap<String, Option<Box<RawValue>>>) -> Self {
+        let resource_version = resource_version.map(str::to_owned);
+        Self {
+            metadata: Precondition { resource_version },
+            status,
+        }
+    }
+
+    /// The patch that writes one member of the status.
+    #[must_use]
+    pub fn of_member(resource_version: Option<&str>, name: &str, value: &impl Serialize) -> Self {
+        let value = to_raw_value(value).ok();
+        Self::new(resource_version, BTreeMap::from([(name.to_owned(), value)]))
+    }
+}
+
+/// The merge patch that turns the status `before` into `after`. It replaces whole members of the status; `None` when nothing
+/// changes.
 #[must_use]
 pub fn status_patch<S: Serialize>(
     resource_version: Option<&str>,
     before: Option<&S>,
     after: &S,
-) -> Option<Value> {
-    let members = |value: Option<Value>| match value {
-        Some(Value::Object(members)) => members,
-        _ => Map::new(),
-    };
-    let mut before = members(before.and_then(|before| serde_json::to_value(before).ok()));
-    let mut changes = Map::new();
-    for (name, value) in members(serde_json::to_value(after).ok()) {
-        if before.remove(&name).as_ref() != Some(&value) {
-            changes.insert(name, value);
+) -> Option<StatusPatch> {
+    let (before, after) = (before.map(json_of).unwrap_or_default(), json_of(after));
+    let mut before = members(&before);
+    let mut changes = BTreeMap::new();
+    for (name, value) in members(&after) {
+        if before
+            .remove(&name)
+            .is_none_or(|before| before.get() != value.get())
+        {
+            changes.insert(name, Some(value.to_owned()));
         }
     }
-    changes.extend(before.into_iter().map(|(name, _)| (name, Value::Null)));
-    if changes.is_empty() {
-        return None;
-    }
-    Some(serde_json::json!({
-        "metadata": { "resourceVersion": resource_version },
-        "status": changes,
-    }))
+    changes.extend(before.into_keys().map(|name| (name, None)));
+    (!changes.is_empty()).then(|| StatusPatch::new(resource_version, changes))
+}
+
+/// The text of a status. Equal members have equal texts: structs and maps are written in a fixed order.
+fn json_of(status: &impl Serialize) -> String {
+    serde_json::to_string(status).unwrap_or_default()
+}
+
+/// The members of an object; none of anything else.
+fn members(json: &str) -> BTreeMap<String, &RawValue> {
+    serde_json::from_str(json).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -266,14 +303,23 @@ mod tests {
 
     #[test]
     fn status_patch_contains_only_changed_members() {
+        let patch = |version, before: Option<&Value>, after| json!(status_patch(version, before, after));
         let before = json!({"a": 1, "b": [1], "c": "gone"});
         let after = json!({"a": 1, "b": [2], "d": true});
         assert_eq!(
-            status_patch(Some("7"), Some(&before), &after),
-            Some(json!({"metadata": {"resourceVersion": "7"}, "status": {"b": [2], "c": null, "d": true}}))
+            patch(Some("7"), Some(&before), &after),
+            json!({"metadata": {"resourceVersion": "7"}, "status": {"b": [2], "c": null, "d": true}})
         );
-        assert_eq!(status_patch(Some("7"), Some(&after), &after), None);
-        assert_eq!(status_patch(None, None, &json!({})), None);
+        assert_eq!(
+            patch(None, None, &after),
+            json!({"metadata": {"resourceVersion": null}, "status": after})
+        );
+        assert_eq!(patch(Some("7"), Some(&after), &after), Value::Null);
+        assert_eq!(patch(None, None, &json!({})), Value::Null);
+        assert_eq!(
+            json!(StatusPatch::of_member(Some("7"), "b", &[2])),
+            json!({"metadata": {"resourceVersion": "7"}, "status": {"b": [2]}})
+        );
     }
 
     #[test]

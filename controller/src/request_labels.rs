@@ -29,6 +29,8 @@ pub const NOMINATIONS_MANAGER: &str = "drydock-descheduling-requester";
 /// All that write labels of pods into requests.
 const MANAGERS: [&str; 3] = [MANAGER, BRIDGE_MANAGER, NOMINATIONS_MANAGER];
 
+/// Labels by key.
+type Labels = BTreeMap<String, String>;
 /// Labels by key; `None` removes one.
 pub type LabelChanges = BTreeMap<String, Option<String>>;
 
@@ -47,11 +49,30 @@ impl RequestLabels {
 
     /// The labels of the pod that its request has.
     #[must_use]
-    pub fn of_pod(&self, labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    pub fn of_pod(&self, labels: &Labels) -> Labels {
         labels
             .iter()
             .filter(|(key, _)| !self.is_excluded(key))
             .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    }
+
+    /// The labels of a request that differ from those of its pod.
+    #[must_use]
+    pub fn changes(&self, pod: &Labels, request: Option<&Labels>) -> LabelChanges {
+        pod.iter()
+            .filter(|(key, value)| request.and_then(|request| request.get(*key)) != Some(*value))
+            .filter(|(key, _)| !self.is_excluded(key))
+            .map(|(key, value)| (key.clone(), Some(value.clone())))
+            .collect()
+    }
+
+    /// The labels of a request that it does not have from its pod as that is now.
+    #[must_use]
+    pub fn extra(&self, pod: &Labels, request: Option<&Labels>) -> BTreeSet<String> {
+        let keys = request.into_iter().flat_map(BTreeMap::keys);
+        keys.filter(|key| !pod.contains_key(*key) || self.is_excluded(key))
+            .cloned()
             .collect()
     }
 
@@ -66,17 +87,18 @@ impl RequestLabels {
 /// The annotations that a request has.
 #[must_use]
 pub fn annotations() -> BTreeMap<String, String> {
-    ANNOTATIONS
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .into()
+    missing_annotations(None)
 }
 
 /// The annotations that are missing. A value that somebody else set is kept.
 #[must_use]
 pub fn missing_annotations(present: Option<&BTreeMap<String, String>>) -> BTreeMap<String, String> {
-    let mut missing = annotations();
-    missing.retain(|key, _| present.is_none_or(|present| !present.contains_key(key)));
-    missing
+    let is_missing = |key: &str| present.is_none_or(|present| !present.contains_key(key));
+    ANNOTATIONS
+        .into_iter()
+        .filter(|(key, _)| is_missing(key))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// The keys of labels that this program has set and nobody else.
@@ -128,6 +150,29 @@ mod tests {
             "kustomize.toolkit.fluxcd.io/name",
         ]);
         assert_eq!(rules.of_pod(&pod), labels(&["app"]));
+        let changes = rules.changes(&pod, None);
+        assert_eq!(
+            changes,
+            BTreeMap::from([("app".to_owned(), Some("x".to_owned()))])
+        );
+    }
+
+    #[test]
+    fn labels_of_the_pod_overwrite_those_of_the_request() {
+        let rules = RequestLabels::default();
+        let pod = labels(&["app", "tier", "kapp.k14s.io/app"]);
+        let mut request = labels(&["app", "kapp.k14s.io/app", "own"]);
+        request.insert("tier".to_owned(), "other".to_owned());
+        let changes = rules.changes(&pod, Some(&request));
+        assert_eq!(
+            changes,
+            BTreeMap::from([("tier".to_owned(), Some("x".to_owned()))])
+        );
+        let extra = BTreeSet::from(["kapp.k14s.io/app".to_owned(), "own".to_owned()]);
+        assert_eq!(rules.extra(&pod, Some(&request)), extra);
+        assert!(rules.extra(&pod, None).is_empty());
+        request.insert("tier".to_owned(), "x".to_owned());
+        assert!(rules.changes(&pod, Some(&request)).is_empty());
     }
 
     #[test]

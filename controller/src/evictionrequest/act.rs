@@ -8,7 +8,7 @@ use drydock_proto::kinds::evictionrequest::{EvictionRequest, EvictionRequestStat
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::Api;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 
 use super::blocked::Hold;
 use super::budget::Known;
@@ -16,7 +16,7 @@ use super::decide::{ActivationReason, FinishReason, RequestWarning, Step};
 use super::reason::Reason;
 use super::refusal::Refusal;
 use super::status;
-use crate::api::{self, Error, call, merge_patch, merge_patch_status, status_patch};
+use crate::api::{self, Error, StatusPatch, call, merge_patch, merge_patch_status, status_patch};
 use crate::context::Context;
 use crate::events::{EventContent, object_reference};
 use crate::pod::Pod;
@@ -112,10 +112,7 @@ impl RequestWriter {
     ) -> Result<Arc<EvictionRequest>, Error> {
         let resource_version = request.metadata.resource_version.as_deref();
         let patch = status_patch(resource_version, request.status.as_ref(), after).unwrap_or_else(|| {
-            json!({
-                "metadata": { "resourceVersion": resource_version },
-                "status": { "podEvictionStatus": after.pod_eviction_status },
-            })
+            StatusPatch::of_member(resource_version, "podEvictionStatus", &after.pod_eviction_status)
         });
         self.patch_status(request, &patch).await
     }
@@ -135,7 +132,7 @@ impl RequestWriter {
     async fn patch_status(
         &self,
         request: &EvictionRequest,
-        patch: &Value,
+        patch: &StatusPatch,
     ) -> Result<Arc<EvictionRequest>, Error> {
         let patched = merge_patch_status(&self.requests(request), name(request), patch).await;
         if patched.as_ref().is_err_and(Error::is_invalid) {

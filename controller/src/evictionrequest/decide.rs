@@ -221,8 +221,11 @@ pub fn decide(snapshot: &Snapshot<'_>, default_ttl: Duration) -> Decision {
             message: "All requesters withdrew.".to_owned(),
         });
     }
-    if let Some(step) = copy_labels(request, pod) {
-        return Decision::now(step);
+    if !request.label_changes.is_empty() || !request.missing_annotations.is_empty() {
+        return Decision::now(Step::CopyLabels {
+            labels: request.label_changes.clone(),
+            annotations: request.missing_annotations.clone(),
+        });
     }
     if request.interceptors.is_empty() {
         return initialize(snapshot, pod);
@@ -233,24 +236,6 @@ pub fn decide(snapshot: &Snapshot<'_>, default_ttl: Duration) -> Decision {
         Some(index) => supervise_active(snapshot, pod, index),
     };
     supervision.decide(request)
-}
-
-/// The labels that differ from those of the pod, and the annotations that are missing.
-fn copy_labels(request: &Request, pod: &TargetPod) -> Option<Step> {
-    let changed = pod
-        .labels
-        .iter()
-        .filter(|(key, value)| request.labels.get(*key) != Some(value))
-        .map(|(key, value)| (key.clone(), Some(value.clone())));
-    let obsolete = request.obsolete_labels.iter().map(|key| (key.clone(), None));
-    let labels: LabelChanges = obsolete.chain(changed).collect();
-    if labels.is_empty() && request.missing_annotations.is_empty() {
-        return None;
-    }
-    Some(Step::CopyLabels {
-        labels,
-        annotations: request.missing_annotations.clone(),
-    })
 }
 
 fn decide_deletion(

@@ -126,7 +126,7 @@ impl Controller {
                 let cause = error.cause();
                 tracing::warn!(namespace = key.0, name = key.1, %error, cause, "reconciling an eviction request failed");
                 if is_clock_skew(&error) {
-                    self.record_clock_skew(&key).await;
+                    Box::pin(self.record_clock_skew(&key)).await;
                 }
                 Outcome::Retry
             }
@@ -181,12 +181,13 @@ impl Controller {
         match &decision.step {
             Step::Wait => Ok(Taken::End(self.wait(key, observed, &decision))),
             Step::DeleteRequest => {
-                self.writer.delete(request).await?;
+                Box::pin(self.writer.delete(request)).await?;
                 Ok(Taken::End(Outcome::Wait(None)))
             }
-            step if step.evicts() => self.evict(key, request, observed, step).await,
+            // The futures of calls take kilobytes, and most looks at a request make none.
+            step if step.evicts() => Box::pin(self.evict(key, request, observed, step)).await,
             step => {
-                let Some(written) = self.writer.write(request, pod, step).await? else {
+                let Some(written) = Box::pin(self.writer.write(request, pod, step)).await? else {
                     return Ok(Taken::End(self.after_conflict()));
                 };
                 if matches!(step, Step::RecordRefusal { .. })

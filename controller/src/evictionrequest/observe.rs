@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::evictioninterceptor::rules::{Matching, Rules};
 use crate::informer::{ObjectKey, key_of};
 use crate::pod::Pod;
-use crate::request_labels;
+use crate::request_labels::{self, LabelChanges};
 use crate::stores::{SYNC_FAILED, is_ready};
 use crate::sync::lock;
 
@@ -95,7 +95,7 @@ impl Observer {
             // The store may not contain a new pod yet, and finishing the request cannot be undone.
             _ => {
                 let pods: Api<Pod> = Api::namespaced(self.context.clients.host.clone(), namespace);
-                call(pods.get_opt(&reference.name)).await?.map(Arc::new)
+                Box::pin(call(pods.get_opt(&reference.name))).await?.map(Arc::new)
             }
         };
         let name = reference.name;
@@ -111,12 +111,12 @@ impl Observer {
             return without_pod(model, target);
         }
         let order = if model.interceptors.is_empty() && !pod.is_grouped() {
-            Some(self.order(&pod).await?)
+            Some(Box::pin(self.order(&pod)).await?)
         } else {
             None
         };
         let target = self.target_pod(&pod);
-        model.obsolete_labels = self.obsolete_labels(request, &target).await?;
+        model.label_changes = self.label_changes(request, &pod).await?;
         Ok(ObservedRequest {
             target: Target::Present(target),
             request: model,
@@ -138,18 +138,19 @@ impl Observer {
         })
     }
 
-    /// The labels that the request has from its pod and that the pod has lost. A label that somebody else has set stays.
-    async fn obsolete_labels(
-        &self,
-        request: &EvictionRequest,
-        pod: &TargetPod,
-    ) -> Result<BTreeSet<String>, Error> {
-        let key = key_of(request);
-        let labels = request.metadata.labels.iter().flatten();
-        let extra: BTreeSet<String> = labels
-            .filter(|(label, _)| !pod.labels.contains_key(*label))
-            .map(|(label, _)| label.clone())
-            .collect();
+    /// How the labels of the request are to change. It loses those that it has from its pod and that the pod has lost; a label
+    /// that somebody else has set stays.
+    async fn label_changes(&self, request: &EvictionRequest, pod: &Pod) -> Result<LabelChanges, Error> {
+        let labels = request.metadata.labels.as_ref();
+        let mut changes = self.context.labels.changes(pod.labels(), labels);
+        let extra = self.context.labels.extra(pod.labels(), labels);
+        let obsolete = self.obsolete(key_of(request), extra).await?;
+        changes.extend(obsolete.into_iter().map(|label| (label, None)));
+        Ok(changes)
+    }
+
+    /// Those of the labels that the request has from this program alone.
+    async fn obsolete(&self, key: ObjectKey, extra: BTreeSet<String>) -> Result<BTreeSet<String>, Error> {
         if extra.is_empty() {
             self.forget(&key);
             return Ok(extra);
@@ -162,7 +163,7 @@ impl Observer {
         }
         // The typed object has no managed fields.
         let requests: Api<EvictionRequest> = Api::namespaced(self.context.clients.drydock.clone(), &key.0);
-        let current = call(requests.get_metadata(&key.1)).await?;
+        let current = Box::pin(call(requests.get_metadata(&key.1))).await?;
         let managers = current.metadata.managed_fields.unwrap_or_default();
         let ours = request_labels::set_by_us_alone(&managers);
         let foreign = extra.difference(&ours).cloned().collect();
@@ -179,7 +180,6 @@ impl Observer {
         let unwatched_budgets = self.context.stores.unwatched_budgets();
         TargetPod {
             name: pod.name().to_owned(),
-            labels: self.context.labels.of_pod(pod.labels()),
             is_terminal: pod.is_terminal(),
             deletion: self.deletion(pod),
             is_grouped: pod.is_grouped(),

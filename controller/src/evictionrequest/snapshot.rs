@@ -1,6 +1,6 @@
 //! The model of one request, independent of the API version: [`super::observe`] fills it, [`super::decide`] reads it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,6 +9,7 @@ use super::budget::{Budget, Known};
 use super::interceptors::{InterceptorOrder, TooManyInterceptors};
 use super::refusal::Refusal;
 use crate::evictioninterceptor::rules::UnusableRule;
+use crate::request_labels::LabelChanges;
 
 /// The input of a decision.
 #[derive(Debug)]
@@ -45,10 +46,8 @@ pub struct Request {
     pub generation: i64,
     /// `status.observedGeneration`.
     pub observed_generation: i64,
-    /// Its own labels.
-    pub labels: BTreeMap<String, String>,
-    /// Those of its labels that this program has set and nobody else, as far as the pod does not have them.
-    pub obsolete_labels: BTreeSet<String>,
+    /// How its labels are to change: they are those of the pod.
+    pub label_changes: LabelChanges,
     /// Annotations that it is to have and has not.
     pub missing_annotations: BTreeMap<String, String>,
     /// Whether it has requesters.
@@ -125,8 +124,6 @@ pub enum Target {
 pub struct TargetPod {
     /// Its name.
     pub name: String,
-    /// Its labels, as far as the request has them.
-    pub labels: BTreeMap<String, String>,
     /// Whether its phase is Succeeded or Failed.
     pub is_terminal: bool,
     /// Set while it is being deleted.

@@ -1,7 +1,7 @@
 //! Pure translations between the API object and the model of [`super::decide`]: [`model`] reads an object, the other
 //! functions return the status to write. Every write is a status transition that the server accepts.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use drydock_proto::kinds::evictionrequest::{
@@ -17,7 +17,7 @@ use super::reason::Reason;
 use super::refusal::Refusal;
 use super::snapshot::{InterceptorState, Request, StoredBlock};
 use crate::conditions::{set_condition, whole_seconds};
-use crate::request_labels;
+use crate::request_labels::{self, LabelChanges};
 
 /// The server rejects heartbeats that are closer together.
 const MIN_HEARTBEAT_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
@@ -54,9 +54,8 @@ pub fn model<S: std::hash::BuildHasher>(
         is_deleting: request.metadata.deletion_timestamp.is_some(),
         generation: request.metadata.generation.unwrap_or_default(),
         observed_generation: status.observed_generation.unwrap_or_default(),
-        labels: request.metadata.labels.clone().unwrap_or_default(),
-        // Known only with the managed fields, which the store does not have.
-        obsolete_labels: BTreeSet::new(),
+        // Known only with the pod.
+        label_changes: LabelChanges::new(),
         missing_annotations: request_labels::missing_annotations(request.metadata.annotations.as_ref()),
         has_requesters: !request.spec.requesters.is_empty(),
         is_cancellation_forbidden: request.is_cancellation_forbidden(),

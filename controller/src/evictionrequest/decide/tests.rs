@@ -165,41 +165,28 @@ fn request_without_requesters_is_canceled_unless_forbidden() {
 }
 
 #[test]
-fn labels_of_the_pod_overwrite_those_of_the_request() {
-    let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
-    let target = Target::Present(TargetPod {
-        labels: labels.clone(),
-        ..pod()
-    });
-    for own in [None, Some("other")] {
-        let mut request = with(request(Some(0)), 0, |one| one.activated_at = Some(ago(1)));
-        request
-            .labels
-            .extend(own.map(|value| ("app".to_owned(), value.to_owned())));
-        let step = Step::CopyLabels {
-            labels: BTreeMap::from([("app".to_owned(), Some("web".to_owned()))]),
-            annotations: BTreeMap::new(),
-        };
-        check(&request, &target, &step, None);
-        request.labels.clone_from(&labels);
-        request.labels.insert("own".to_owned(), "kept".to_owned());
-        check(&request, &target, &Step::Wait, in_seconds(119));
-    }
-}
-
-#[test]
-fn labels_that_the_pod_lost_and_missing_annotations_are_written_together() {
-    let mut request = with(request(Some(0)), 0, |one| one.activated_at = Some(ago(1)));
-    request.labels.insert("old".to_owned(), "x".to_owned());
-    request.obsolete_labels.insert("old".to_owned());
-    request
-        .missing_annotations
-        .insert("tool".to_owned(), "leave".to_owned());
-    let step = Step::CopyLabels {
-        labels: BTreeMap::from([("old".to_owned(), None)]),
-        annotations: request.missing_annotations.clone(),
+fn changed_labels_and_missing_annotations_are_written_together() {
+    let labels = || {
+        LabelChanges::from([
+            ("app".to_owned(), Some("web".to_owned())),
+            ("old".to_owned(), None),
+        ])
     };
-    check(&request, &present(), &step, None);
+    let annotations = || BTreeMap::from([("tool".to_owned(), "leave".to_owned())]);
+    for (label_changes, missing_annotations) in [
+        (labels(), BTreeMap::new()),
+        (LabelChanges::new(), annotations()),
+        (labels(), annotations()),
+    ] {
+        let mut request = with(request(Some(0)), 0, |one| one.activated_at = Some(ago(1)));
+        let step = Step::CopyLabels {
+            labels: label_changes.clone(),
+            annotations: missing_annotations.clone(),
+        };
+        request.label_changes = label_changes;
+        request.missing_annotations = missing_annotations;
+        check(&request, &present(), &step, None);
+    }
 }
 
 #[test]
