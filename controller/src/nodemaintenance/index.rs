@@ -8,6 +8,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
 use drydock_proto::kinds::evictionrequest::EvictionRequest;
+use tokio::sync::Notify;
 
 use super::request_facts::has_maintenance_requester;
 use super::successor::Life;
@@ -17,7 +18,11 @@ use crate::sync::lock;
 
 /// The indexes. The change handlers of the informers write them, rounds read them.
 #[derive(Debug, Default)]
-pub struct ClusterIndex(Mutex<Indexes>);
+pub struct ClusterIndex {
+    indexes: Mutex<Indexes>,
+    /// Notified when no request is active any more.
+    finished: Notify,
+}
 
 #[derive(Debug, Default)]
 struct Indexes {
@@ -81,7 +86,7 @@ pub struct NodeContents {
 impl ClusterIndex {
     /// Applies the change of a pod.
     pub fn pod_changed(&self, change: &Change<Pod>) {
-        let mut indexes = lock(&self.0);
+        let mut indexes = lock(&self.indexes);
         if let Some(old) = &change.old {
             indexes.remove_pod(old);
         }
@@ -92,7 +97,7 @@ impl ClusterIndex {
 
     /// Applies the change of a request.
     pub fn request_changed(&self, change: &Change<EvictionRequest>) {
-        let mut indexes = lock(&self.0);
+        let mut indexes = lock(&self.indexes);
         if let Some(old) = &change.old {
             let key = key_of(&**old);
             if let Some(life) = Life::of(old) {
@@ -113,11 +118,25 @@ impl ClusterIndex {
                 indexes.active_requests.insert(key);
             }
         }
+        if indexes.active_requests.is_empty() {
+            self.finished.notify_waiters();
+        }
+    }
+
+    /// Waits until no request for maintenances is unfinished.
+    pub async fn requests_finished(&self) {
+        loop {
+            let notified = self.finished.notified();
+            if lock(&self.indexes).active_requests.is_empty() {
+                return;
+            }
+            notified.await;
+        }
     }
 
     /// Pods of the namespace are seen differently from now on.
     pub fn namespace_changed(&self, namespace: &str) {
-        let mut indexes = lock(&self.0);
+        let mut indexes = lock(&self.indexes);
         let has_pods = |node: &OnNode| node.pods.iter().any(|pod| pod.namespace() == namespace);
         let names: Vec<String> = indexes
             .nodes
@@ -133,13 +152,13 @@ impl ClusterIndex {
     /// The version of the node.
     #[must_use]
     pub fn version_of(&self, node: &str) -> u64 {
-        lock(&self.0).nodes.get(node).map_or(0, |node| node.version)
+        lock(&self.indexes).nodes.get(node).map_or(0, |node| node.version)
     }
 
     /// What concerns the node.
     #[must_use]
     pub fn contents_of(&self, node: &str) -> NodeContents {
-        let indexes = lock(&self.0);
+        let indexes = lock(&self.indexes);
         let contents = indexes.nodes.get(node).map(|node| NodeContents {
             version: node.version,
             pods: node.pods.clone(),
@@ -151,7 +170,7 @@ impl ClusterIndex {
     /// Whether a pod of the node has an unfinished request for maintenances.
     #[must_use]
     pub fn has_requested_pods(&self, node: &str) -> bool {
-        let indexes = lock(&self.0);
+        let indexes = lock(&self.indexes);
         indexes
             .nodes
             .get(node)
@@ -161,7 +180,7 @@ impl ClusterIndex {
     /// The name of the node of the pod with this UID, if it is bound.
     #[must_use]
     pub fn node_of(&self, uid: &str) -> Option<String> {
-        lock(&self.0)
+        lock(&self.indexes)
             .pods
             .get(uid)
             .and_then(|pod| pod.0.spec.node_name.clone())
@@ -261,7 +280,7 @@ impl ClusterIndex {
             items.sort();
             items
         }
-        let indexes = lock(&self.0);
+        let indexes = lock(&self.indexes);
         assert_eq!(
             indexes.nodes.values().map(|node| node.pods.len()).sum::<usize>(),
             indexes.pods.len()
@@ -309,7 +328,7 @@ mod tests {
             (vec!["b".to_owned()], vec!["c".to_owned()])
         );
         change(on("b", &json!("one")), None);
-        assert!(uids("one").is_empty() && lock(&index.0).nodes.len() == 1);
+        assert!(uids("one").is_empty() && lock(&index.indexes).nodes.len() == 1);
         assert_eq!(index.node_of("c").as_deref(), Some("two"));
         assert_eq!((index.node_of("b"), index.version_of("one")), (None, 0));
     }

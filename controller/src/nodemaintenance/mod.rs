@@ -48,6 +48,7 @@ pub struct Controller {
     context: Arc<Context>,
     observer: Arc<Observer>,
     executor: PlanExecutor,
+    index: Arc<ClusterIndex>,
     rate: Mutex<PlanningRate>,
 }
 
@@ -61,9 +62,14 @@ impl Controller {
         deleted: Arc<DeletedRequests>,
     ) -> Self {
         Self {
-            observer: Arc::new(Observer::new(context.stores.clone(), index, static_pods)),
+            observer: Arc::new(Observer::new(
+                context.stores.clone(),
+                Arc::clone(&index),
+                static_pods,
+            )),
             executor: PlanExecutor::new(Arc::clone(&context), deleted),
             context,
+            index,
             rate: Mutex::default(),
         }
     }
@@ -74,8 +80,8 @@ impl Controller {
     ///
     /// Resumes a panic of the planner.
     pub async fn reconcile(&self) -> Outcome {
-        let delay = lock(&self.rate).delay(Instant::now());
-        tokio::time::sleep(delay).await;
+        let rate = *lock(&self.rate);
+        rate.pause(&self.index).await;
         let started = Instant::now();
         let begun = self.context.clock.now();
         let (source, refused) = (Arc::clone(&self.observer), self.executor.refusals());
