@@ -52,7 +52,7 @@ use crate::{daemonset, evictionrequest, nodemaintenance};
 /// How long shutdown waits for queued Events to be written.
 const EVENT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many eviction requests are reconciled at a time. Each waits for a server, or for the next wakeup, most of the time.
-const REQUEST_WORKERS: usize = 64;
+const REQUEST_WORKERS: usize = 96;
 /// How many DaemonSet pods are handled at a time.
 const DAEMON_SET_WORKERS: usize = 8;
 /// How many eviction interceptors are reconciled at a time.

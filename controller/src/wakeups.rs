@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::sync::lock;
 
 /// The shortest time between two wakeups. It delays what follows an answer of a server, a few times for each eviction.
-const INTERVAL: Duration = Duration::from_millis(25);
+const INTERVAL: Duration = Duration::from_millis(75);
 
 /// A runtime of one thread, which wakes at most once an interval.
 ///
