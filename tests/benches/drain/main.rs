@@ -22,7 +22,7 @@
 //! DRYDOCK_DRAIN_SECONDS=30         how long rest is measured
 //! DRYDOCK_DRAIN_WAITING=1000       the pods that wait for one budget
 //! DRYDOCK_DRAIN_PLACES=10          how many of them it lets go
-//! DRYDOCK_BIN_DIR=target/release   the folder of the programs
+//! DRYDOCK_BIN_DIR=bin              the folder of the programs
 //! ```
 #![expect(
     clippy::print_stdout,

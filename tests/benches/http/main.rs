@@ -11,7 +11,7 @@
 //! DRYDOCK_BENCH_SECONDS=3        the duration of a row
 //! DRYDOCK_BENCH_OBJECTS=150000   the objects of the last rows
 //! DRYDOCK_BENCH_PEERS=skip       without the peers
-//! DRYDOCK_BIN_DIR=target/release the folder of the server's binary
+//! DRYDOCK_BIN_DIR=bin            the folder of the server's binary
 //! ```
 #![expect(
     clippy::print_stdout,

@@ -6,7 +6,7 @@
 //! DRYDOCK_ABUSE_USERS=20             how many users
 //! DRYDOCK_ABUSE_P99_MILLIS=1000      what 99 of 100 requests of the honest client may take
 //! DRYDOCK_ABUSE_MEMORY_MIB=4096      what the server may have taken at most: its limit in `deploy/`
-//! DRYDOCK_BIN_DIR=target/release     the folder of the server's binary
+//! DRYDOCK_BIN_DIR=bin                the folder of the server's binary
 //! ```
 //!
 //! Prints how the honest client fared, and exits with 1 if a request of it failed, its watch ended, it was too slow, a health

@@ -13,7 +13,7 @@
 //! DRYDOCK_SOAK_WINDOW_SECONDS=300          the server's history window
 //! DRYDOCK_SOAK_GROWTH_MIB_PER_HOUR=16      how fast resident memory may grow after the warm-up
 //! DRYDOCK_SOAK_ABUSERS=0                   users who abuse the server meanwhile (see `drydock_tests::abuse`)
-//! DRYDOCK_BIN_DIR=target/release           the folder of the server's binary
+//! DRYDOCK_BIN_DIR=bin                      the folder of the server's binary
 //! ```
 //!
 //! Exits with 1 when a rule was broken.
