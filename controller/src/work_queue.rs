@@ -133,9 +133,10 @@ impl<K: Ord + Hash + Clone + Send + Sync + 'static> WorkQueue<K> {
                 known.is_dirty = true;
                 return;
             }
-            if known.ready_since.replace(now).is_some() {
+            if known.ready_since.is_some() {
                 return;
             }
+            known.ready_since = Some(now);
         } else {
             let known = KeyState {
                 ready_since: Some(now),
@@ -359,8 +360,11 @@ mod tests {
     async fn key_is_queued_once_and_again_when_added_while_processed() {
         let queue = queue();
         queue.add(1);
+        let added = queue.clock.now();
+        tokio::time::advance(Duration::from_secs(3)).await;
         queue.add(1);
         assert_eq!(queue.len(), 1);
+        assert_eq!(lock(&queue.state).keys[&1].ready_since, Some(added));
         let key = queue.next().await;
         queue.add(1);
         assert_eq!(queue.len(), 0, "no second worker gets a key that is processed");
